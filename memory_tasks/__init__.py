@@ -1,0 +1,86 @@
+"""Hybrid conversation memory for LLM apps, run by Celery workers.
+
+A web app imports `MemoryClient`; a program without Celery uses `MemoryService`.
+"""
+
+from memory_tasks.client import MemoryClient, PendingReply
+from memory_tasks.errors import (
+    CompletionError,
+    EmbeddingError,
+    IndexMismatchError,
+    InvalidInputError,
+    IsolationError,
+    MemoryTasksError,
+    PartialWriteError,
+    PersistError,
+    RecallError,
+    ReplyTimeoutError,
+    RetryableCompletionError,
+    SettingsError,
+    StaleTurnError,
+    StoreUnavailableError,
+    TurnFailedError,
+    UnknownTurnError,
+)
+from memory_tasks.events import Event
+from memory_tasks.importance import KeywordScorer
+from memory_tasks.ledger import TurnStatus
+from memory_tasks.models import (
+    Completion,
+    Hit,
+    Memory,
+    MemoryConfig,
+    Message,
+    Recall,
+    Reply,
+    ReplyRequest,
+    Scope,
+    Turn,
+)
+from memory_tasks.service import MemoryService, Promoted
+from memory_tasks.settings import Settings
+from memory_tasks.stores.sqlite import SQLiteStore
+from memory_tasks.stores.working_redis import RedisWorkingStore
+from memory_tasks.tasks import register
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Completion",
+    "CompletionError",
+    "EmbeddingError",
+    "Event",
+    "Hit",
+    "IndexMismatchError",
+    "InvalidInputError",
+    "IsolationError",
+    "KeywordScorer",
+    "Memory",
+    "MemoryClient",
+    "MemoryConfig",
+    "MemoryService",
+    "MemoryTasksError",
+    "Message",
+    "PartialWriteError",
+    "PendingReply",
+    "PersistError",
+    "Promoted",
+    "Recall",
+    "RecallError",
+    "RedisWorkingStore",
+    "Reply",
+    "ReplyRequest",
+    "ReplyTimeoutError",
+    "RetryableCompletionError",
+    "SQLiteStore",
+    "Scope",
+    "Settings",
+    "SettingsError",
+    "StaleTurnError",
+    "StoreUnavailableError",
+    "Turn",
+    "TurnFailedError",
+    "TurnStatus",
+    "UnknownTurnError",
+    "register",
+]

@@ -1,0 +1,139 @@
+"""The names of everything in Redis.
+
+A user belongs to one of 64 shards. All keys of a shard carry one hash tag, so that a script can change a
+turn, its conversation and the shard's indexes in one step, on a Cluster too. The number of shards is part of
+the stored format: another number would look for the old keys in the wrong place.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+from memory_tasks.models import Scope
+
+SHARDS = 64
+
+
+def encode(value: str) -> str:
+    """Percent-encode everything but letters, digits and `_.-~`: reversible, so two ids never give one key."""
+    return quote(value, safe="")
+
+
+def scope_tag(scope: Scope) -> str:
+    """The scope as one word that can be turned back.
+
+    Example:
+        >>> scope_tag(Scope(user_id="a", conversation_id="b:c"))
+        'a:b%3Ac'
+    """
+    return f"{encode(scope.user_id)}:{encode(scope.conversation_id)}"
+
+
+def parse_scope_tag(tag: str) -> Scope:
+    """The scope that a `scope_tag` was made of."""
+    user, conversation = tag.split(":")
+    return Scope(user_id=unquote(user), conversation_id=unquote(conversation))
+
+
+def parse_turn_tag(tag: str) -> tuple[Scope, str]:
+    """The scope and turn id that the tag of `TurnKeys` was made of."""
+    scope, _, turn = tag.rpartition(":")
+    return parse_scope_tag(scope), unquote(turn)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The indexes of one shard."""
+
+    base: str
+
+    @property
+    def sweep(self) -> str:
+        """Sorted set: turn tag, by the time in ms at which the turn needs attention."""
+        return f"{self.base}:sweep"
+
+    @property
+    def dead(self) -> str:
+        """Sorted set: tag of each dead letter, by the time in ms at which it failed."""
+        return f"{self.base}:dead"
+
+    @property
+    def due(self) -> str:
+        """Sorted set: tag of each scope with turns in working memory, by the time in ms at which to promote."""
+        return f"{self.base}:due"
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeKeys:
+    """The keys of one conversation."""
+
+    shard: ShardKeys
+    tag: str
+
+    @property
+    def scope(self) -> str:
+        """Hash: the active turn."""
+        return f"{self.shard.base}:scope:{self.tag}"
+
+    @property
+    def mailbox(self) -> str:
+        """List: tag and epoch of the turns that wait, the next one first."""
+        return f"{self.shard.base}:mail:{self.tag}"
+
+    @property
+    def turns(self) -> str:
+        """List: working memory, oldest first."""
+        return f"{self.shard.base}:turns:{self.tag}"
+
+    @property
+    def turn_ids(self) -> str:
+        """Set: ids of the turns in working memory."""
+        return f"{self.shard.base}:ids:{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnKeys:
+    """The keys of one turn, and those of its conversation."""
+
+    scope: ScopeKeys
+    tag: str
+
+    @property
+    def entry(self) -> str:
+        """Hash: the ledger's entry."""
+        return f"{self.scope.shard.base}:turn:{self.tag}"
+
+    @property
+    def events(self) -> str:
+        """Stream: chunks of the answer and what became of it."""
+        return f"{self.scope.shard.base}:events:{self.tag}"
+
+
+class Keys:
+    """Builds keys under a prefix.
+
+    Example:
+        >>> Keys("app").scope(Scope(user_id="ann", conversation_id="c1")).turns
+        'app:{1d}:turns:ann:c1'
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def shard(self, number: int) -> ShardKeys:
+        """The indexes of shard 0 to 63."""
+        return ShardKeys(f"{self.prefix}:{{{number:02x}}}")
+
+    def shards(self) -> list[ShardKeys]:
+        """All shards."""
+        return [self.shard(number) for number in range(SHARDS)]
+
+    def scope(self, scope: Scope) -> ScopeKeys:
+        """The keys of a conversation."""
+        shard = self.shard(crc32(scope.user_id.encode()) % SHARDS)
+        return ScopeKeys(shard, scope_tag(scope))
+
+    def turn(self, scope: Scope, turn_id: str) -> TurnKeys:
+        """The keys of a turn."""
+        keys = self.scope(scope)
+        return TurnKeys(keys, f"{keys.tag}:{encode(turn_id)}")

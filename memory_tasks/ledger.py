@@ -1,0 +1,308 @@
+"""The ledger: the saved state of every accepted turn, and the mailbox that keeps a conversation in order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, cast, get_args
+
+from memory_tasks.connection import Scripts, reaching
+from memory_tasks.errors import UnknownTurnError
+from memory_tasks.keys import Keys, ShardKeys, TurnKeys, parse_turn_tag
+from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
+from memory_tasks.settings import Settings
+
+FORMAT = "1"
+EVENTS_PER_TURN = 10_000
+"""Chunks kept of one answer; a reader that comes later gets the rest with the whole answer."""
+PAGE = 100
+
+
+class TurnRef(Record):
+    """What a message in the broker carries: which turn, never its text."""
+
+    scope: Scope
+    turn_id: str
+    epoch: int
+    """When the turn was accepted; a turn accepted anew after a forget has another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What `begin` says: whether to work, and with what."""
+
+    verdict: Literal["go", "done", "busy", "stale", "dead"]
+    next: TurnRef | None = None
+    """The turn that became active because this one ended."""
+    request: ReplyRequest | None = None
+    recall: Recall | None = None
+    reply: Reply | None = None
+    attempts: int = 0
+    """How often the step has failed so far."""
+    call: int = 0
+    """Number of this call of the model, from 1."""
+
+
+class TurnStatus(Record):
+    """The saved state of a turn, without its text."""
+
+    scope: Scope
+    turn_id: str
+    epoch: int
+    state: State
+    times: dict[str, datetime]
+    """When each state was reached, by the clock of Redis."""
+    attempts: dict[str, int]
+    """Failures so far, by step."""
+    calls: int = 0
+    """Calls of the model so far."""
+    failed_step: str | None = None
+    error: str | None = None
+    """Class name of the last error."""
+
+
+class Ledger:
+    """Accepts turns and saves each change of their state in one step of Redis.
+
+    Args:
+        client: A redis-py client; the caller owns it.
+        settings: Deadlines, caps and the prefix.
+    """
+
+    def __init__(self, client: Any, settings: Settings) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+        self._settings = settings
+        self.keys = Keys(settings.prefix)
+        self._grace = _ms(settings.republish_after)
+        self._ttl = _ms(settings.result_ttl)
+
+    def _call(self, command: str, keys: TurnKeys, epoch: int | str, *args: str | int | float) -> Any:
+        return self._scripts("ledger", _key_list(keys), [command, keys.tag, epoch, *args])
+
+    def _turn(self, ref: TurnRef) -> TurnKeys:
+        return self.keys.turn(ref.scope, ref.turn_id)
+
+    def accept(self, request: ReplyRequest) -> tuple[TurnRef, bool]:
+        """Save the request and put it into its conversation's mailbox. The same turn id again changes nothing.
+
+        Returns:
+            The turn, and whether it is its turn now, so that the caller should publish it.
+
+        Raises:
+            StoreUnavailableError: Nothing is known to be accepted; accept again with the same turn id.
+        """
+        keys = self.keys.turn(request.scope, request.turn_id)
+        _, epoch, publish = self._call("accept", keys, "", request.model_dump_json(), self._grace)
+        return TurnRef(scope=request.scope, turn_id=request.turn_id, epoch=int(epoch)), bool(publish)
+
+    def begin(self, ref: TurnRef, step: Step, token: str = "") -> Begun:
+        """Ask to do a step. Only "go" allows it; "done" means that the next step may follow.
+
+        Args:
+            ref: The turn.
+            step: What to do.
+            token: For "complete": the name under which this call holds the completion lease.
+        """
+        deadline = self._settings.completion_lease if step == "complete" else self._settings.step_timeout
+        answer = self._call(
+            "begin", self._turn(ref), ref.epoch, step, _ms(deadline), self._settings.max_deliveries, token, self._grace
+        )
+        if answer[0] != "go":
+            return Begun(answer[0], next=_next(answer[1] if len(answer) > 1 else ""))
+        _, request, context, reply, attempts, call = answer
+        return Begun(
+            "go",
+            request=ReplyRequest.model_validate_json(request),
+            recall=Recall.model_validate_json(context) if context else None,
+            reply=Reply.model_validate_json(reply) if reply else None,
+            attempts=attempts,
+            call=call,
+        )
+
+    def recalled(self, ref: TurnRef, recall: Recall) -> bool:
+        """Save what was recalled. False when the turn has moved on or was forgotten."""
+        return bool(self._call("recalled", self._turn(ref), ref.epoch, recall.model_dump_json(), self._grace))
+
+    def renew(self, ref: TurnRef, token: str) -> bool:
+        """Keep the completion lease for another while. False when the call is not ours any more."""
+        return bool(self._call("renew", self._turn(ref), ref.epoch, token, _ms(self._settings.completion_lease)))
+
+    def chunk(self, ref: TurnRef, token: str, text: str, call: int) -> bool:
+        """Add a piece of the answer to the turn's event stream. False when the call is not ours any more."""
+        return bool(self._call("chunk", self._turn(ref), ref.epoch, token, text, call, EVENTS_PER_TURN, self._ttl))
+
+    def completed(self, ref: TurnRef, reply: Reply) -> bool:
+        """Save the answer; the first one saved is the answer. False when the turn was forgotten."""
+        return self._call("completed", self._turn(ref), ref.epoch, reply.model_dump_json(), self._grace) >= 0
+
+    def persisted(self, ref: TurnRef, *, long_term_pending: bool) -> TurnRef | None:
+        """Say that working memory has the turn. The next turn of the conversation becomes active and is returned."""
+        _, follower = self._call(
+            "persisted",
+            self._turn(ref),
+            ref.epoch,
+            "pending" if long_term_pending else "",
+            _ms(self._settings.step_timeout),
+            self._ttl,
+            self._grace,
+        )
+        return _next(follower)
+
+    def settled(self, ref: TurnRef, *, promoted: bool) -> None:
+        """Say that the turn's own write into long-term memory is done, or was not needed after all."""
+        self._call("settled", self._turn(ref), ref.epoch, "1" if promoted else "", self._ttl)
+
+    def retry(
+        self, ref: TurnRef, step: Step, error: str, *, delay: float, max_attempts: int, token: str = ""
+    ) -> tuple[Literal["retry", "dead", "stale"], TurnRef | None]:
+        """Record a failure. The sweep goes on with the step after `delay` seconds, unless it has failed too often.
+
+        Args:
+            ref: The turn.
+            step: The step that failed.
+            error: Class name of the error; never its message, which may quote the conversation.
+            delay: Seconds.
+            max_attempts: Failures at which the turn becomes a dead letter.
+            token: For "complete": the lease under which it failed.
+        """
+        answer = self._call(
+            "retry", self._turn(ref), ref.epoch, step, token, error, _ms(delay), max_attempts, self._grace
+        )
+        return answer[0], _next(answer[1] if len(answer) > 1 else "")
+
+    def due(self, shard: ShardKeys, limit: int = PAGE) -> list[str]:
+        """Tags of turns of the shard that need attention, claimed so that no other sweep takes them too."""
+        tags: list[str] = self._scripts("claim", [shard.sweep], [limit, self._grace])
+        return tags
+
+    def republish(self, tag: str) -> tuple[TurnRef | None, State | None]:
+        """The turn behind a tag and the state to go on from, when something is left to do for it.
+
+        Returns:
+            The turn to publish (the next one of its conversation when this one is gone), and its state.
+        """
+        scope, turn_id = parse_turn_tag(tag)
+        state, value = self._call(
+            "republish", self.keys.turn(scope, turn_id), "", self._grace, _ms(self._settings.visibility_timeout), self._grace
+        )
+        if state:
+            return TurnRef(scope=scope, turn_id=turn_id, epoch=int(value)), state
+        return _next(value), "accepted"
+
+    def dead_letters(self) -> Iterator[TurnStatus]:
+        """All dead letters, oldest first within a shard."""
+        for shard in self.keys.shards():
+            with reaching(self._client):
+                tags = self._client.zrange(shard.dead, 0, -1)
+            for tag in tags:
+                scope, turn_id = parse_turn_tag(_text(tag))
+                status = self.find(scope, turn_id)
+                if status is not None:
+                    yield status
+
+    def revive(self, scope: Scope, turn_id: str) -> tuple[TurnRef | None, State]:
+        """Let a dead letter go on from its saved state.
+
+        Returns:
+            The turn when it is to be published now, None when it waits behind others; and its state.
+
+        Raises:
+            UnknownTurnError: There is no such dead letter.
+        """
+        verdict, state, epoch = self._call("revive", self.keys.turn(scope, turn_id), "", self._grace)
+        if verdict < 0:
+            raise UnknownTurnError(f"turn {turn_id} is no dead letter; see 'memory-tasks failed list'")
+        return (TurnRef(scope=scope, turn_id=turn_id, epoch=int(epoch)) if verdict else None), state
+
+    def drop(self, scope: Scope, turn_id: str) -> None:
+        """Erase a dead letter.
+
+        Raises:
+            UnknownTurnError: There is no such dead letter.
+        """
+        if not self._call("drop", self.keys.turn(scope, turn_id), ""):
+            raise UnknownTurnError(f"turn {turn_id} is no dead letter; see 'memory-tasks failed list'")
+
+    def reply(self, scope: Scope, turn_id: str) -> Reply | None:
+        """The saved answer, or None while there is none."""
+        with reaching(self._client):
+            saved = self._client.hget(self.keys.turn(scope, turn_id).entry, "reply")
+        return Reply.model_validate_json(saved) if saved else None
+
+    def status(self, scope: Scope, turn_id: str) -> TurnStatus:
+        """The saved state of a turn.
+
+        Raises:
+            UnknownTurnError: It was never accepted, was forgotten, or finished longer than `result_ttl` ago.
+        """
+        status = self.find(scope, turn_id)
+        if status is None:
+            raise UnknownTurnError(f"the ledger has no turn {turn_id} of this conversation")
+        return status
+
+    def find(self, scope: Scope, turn_id: str) -> TurnStatus | None:
+        """Like `status`, None where the ledger has no such turn."""
+        states = get_args(State)
+        steps = get_args(Step)
+        fields = ["state", "epoch", "calls", "failed_step", "error"]
+        fields += [f"{state}_at" for state in states] + [f"attempts:{step}" for step in steps]
+        with reaching(self._client):
+            values = self._client.hmget(self.keys.turn(scope, turn_id).entry, fields)
+        found = {field: _text(value) for field, value in zip(fields, values, strict=True) if value is not None}
+        if "state" not in found:
+            return None
+        return TurnStatus(
+            scope=scope,
+            turn_id=turn_id,
+            epoch=int(found["epoch"]),
+            state=cast(State, found["state"]),
+            times={s: datetime.fromtimestamp(int(found[f"{s}_at"]) / 1000, UTC) for s in states if f"{s}_at" in found},
+            attempts={s: int(found[f"attempts:{s}"]) for s in steps if f"attempts:{s}" in found},
+            calls=int(found.get("calls", 0)),
+            failed_step=found.get("failed_step"),
+            error=found.get("error"),
+        )
+
+    def locate(self, turn_id: str) -> list[Scope]:
+        """Every conversation with a turn of this id. Reads all of the ledger's key names: for people, not for programs."""
+        ending = self.keys.turn(Scope(user_id="-", conversation_id="-"), turn_id).tag.rpartition(":")[2]
+        with reaching(self._client):
+            names = [_text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)]
+        return [parse_turn_tag(name.partition(":turn:")[2])[0] for name in names]
+
+
+def _next(answer: str) -> TurnRef | None:
+    """The turn that has just become active, of "tag epoch"."""
+    if not answer:
+        return None
+    tag, _, epoch = answer.partition(" ")
+    scope, turn_id = parse_turn_tag(tag)
+    return TurnRef(scope=scope, turn_id=turn_id, epoch=int(epoch))
+
+
+def _key_list(keys: TurnKeys) -> list[str]:
+    shard = keys.scope.shard
+    return [keys.entry, keys.events, keys.scope.scope, keys.scope.mailbox, shard.sweep, shard.dead]
+
+
+def make_reply(request: ReplyRequest, recall: Recall, completion: Completion) -> Reply:
+    """The reply to a request, before anything of it is stored."""
+    return Reply(
+        scope=request.scope,
+        turn_id=request.turn_id,
+        completion=completion,
+        memories=recall.memories,
+        degraded=recall.degraded,
+    )
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _glob(text: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[]^\\" else char for char in text)

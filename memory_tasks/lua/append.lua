@@ -1,0 +1,36 @@
+-- Append a turn to working memory: idempotent, bounded, expiring, in one step.
+--
+-- KEYS  1 turns   2 turn_ids   3 due   4 entry of the turn in the ledger
+-- ARGV  1 turn_id   2 turn as JSON, an object   3 turns to keep at most   4 ttl ms, or 0 for none
+--       5 scope tag   6 promote_after ms, or -1 when nobody promotes   7 turns above which promotion is due at once
+--       8 epoch the ledger must have the turn under, or "" when there is no ledger
+-- Returns {1 appended | 0 was there already | -1 the turn was forgotten, turns dropped}.
+
+if ARGV[8] ~= "" and redis.call("HGET", KEYS[4], "epoch") ~= ARGV[8] then
+  return { -1, 0 }
+end
+if redis.call("SADD", KEYS[2], ARGV[1]) == 0 then
+  return { 0, 0 }
+end
+local time = redis.call("TIME")
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The server's time of appending goes in front, at a fixed width: order and age never depend on a worker's clock.
+local count = redis.call("RPUSH", KEYS[1], string.format('{"at":%013.0f,%s', now, string.sub(ARGV[2], 2)))
+local dropped = 0
+while count > tonumber(ARGV[3]) do
+  redis.call("SREM", KEYS[2], cjson.decode(redis.call("LPOP", KEYS[1])).turn_id)
+  count = count - 1
+  dropped = dropped + 1
+end
+if ARGV[4] ~= "0" then
+  redis.call("PEXPIRE", KEYS[1], ARGV[4])
+  redis.call("PEXPIRE", KEYS[2], ARGV[4])
+end
+if tonumber(ARGV[6]) >= 0 then
+  if count > tonumber(ARGV[7]) then
+    redis.call("ZADD", KEYS[3], "LT", now, ARGV[5])
+  else
+    redis.call("ZADD", KEYS[3], "NX", now + ARGV[6], ARGV[5])
+  end
+end
+return { 1, dropped }

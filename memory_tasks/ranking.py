@@ -1,0 +1,111 @@
+"""The score of a turn for a query. Adapters bring the evidence, this module weighs it, for all of them alike.
+
+Four kinds of evidence, each made comparable by z-scores over the turns searched (so that a weight means the
+same in a conversation of ten turns and of ten thousand):
+
+- OWN: BM25 of the turn's own words. The backbone: names, numbers, rare words.
+- VECTOR: cosine similarity, for questions that use other words than the turn did.
+- BEFORE, AFTER: a part of the neighbours' scores. An answer is often said beside the words it is asked with.
+- SESSION: BM25 of the whole session (turns without a long pause) the turn belongs to: its subject.
+
+The weights are round numbers that hold on long human dialogues and on user/assistant chats alike; they are not
+fitted to either. The words of a turn's date are among its terms, so a query that names a date finds it. Length and form of a turn carry no weight: they say who is speaking, not what was said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+K1 = 0.9
+"""How soon repeating a word stops counting. Turns are short: once is nearly enough."""
+B_TURN = 0.3
+"""How much a long turn is held against it. Little: a long answer that has the word is still the answer."""
+B_SESSION = 0.75
+"""The same for sessions, which differ in length far more."""
+
+OWN = 1.0
+VECTOR = 1.0
+BEFORE = 0.2
+AFTER = 0.15
+SESSION = 0.35
+SESSION_PAUSE = 3 * 3600.0
+"""Seconds without a turn after which a new session begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known about n turns, in order of storing.
+
+    Args:
+        lengths: Terms of each turn, shape (n,).
+        postings: For each term of the query, the positions (ascending) of the turns that have it, and how often.
+        cosines: Similarity of each turn to the query, shape (n,), or None without an embedder.
+        times: When each turn was said, in seconds since 1970, shape (n,).
+        scope_starts: Positions at which another conversation begins; the first is 0.
+    """
+
+    lengths: Ints
+    postings: Sequence[tuple[Ints, Ints]]
+    cosines: Floats | None
+    times: NDArray[np.float64]
+    scope_starts: Sequence[int] = (0,)
+
+
+def bm25(lengths: NDArray[np.float32], postings: Sequence[tuple[Ints, Ints]], b: float) -> Floats:
+    """BM25 (with k1 = K1) of each unit, from the positions and counts of each term, shape (n,)."""
+    n = len(lengths)
+    scores = np.zeros(n, dtype=np.float32)
+    norm = K1 * (1 - b + b * lengths / max(float(lengths.mean()), 1.0))
+    for positions, counts in postings:
+        if len(positions):
+            idf = np.log1p((n - len(positions) + 0.5) / (len(positions) + 0.5))
+            scores[positions] += idf * counts * (K1 + 1) / (counts + norm[positions])
+    return scores
+
+
+def _z(scores: Floats) -> Floats:
+    spread = float(scores.std())
+    return (scores - scores.mean()) / spread if spread > 1e-9 else np.zeros_like(scores)
+
+
+def _sessions(times: NDArray[np.float64], scope_starts: Sequence[int]) -> Ints:
+    begins = np.zeros(len(times), dtype=bool)
+    begins[1:] = np.abs(np.diff(times)) > SESSION_PAUSE
+    begins[list(scope_starts)] = True
+    return np.cumsum(begins) - 1
+
+
+def _session_scores(evidence: Evidence) -> Floats:
+    session = _sessions(evidence.times, evidence.scope_starts)
+    lengths = np.bincount(session, weights=evidence.lengths).astype(np.float32)
+    postings = []
+    for positions, counts in evidence.postings:
+        total = np.bincount(session[positions], weights=counts, minlength=len(lengths))
+        present = np.flatnonzero(total)
+        postings.append((present, total[present].astype(np.int64)))
+    scores: Floats = bm25(lengths, postings, B_SESSION)[session]
+    return scores
+
+
+def score(evidence: Evidence) -> tuple[Floats, Floats]:
+    """The score of each turn, and the BM25 of its own words, both of shape (n,).
+
+    Args:
+        evidence: Of at least one turn.
+    """
+    lexical = bm25(evidence.lengths.astype(np.float32), evidence.postings, B_TURN)
+    own = OWN * _z(lexical)
+    if evidence.cosines is not None:
+        own = own + VECTOR * _z(evidence.cosines)
+    total = own.copy()
+    inside = np.ones(len(own), dtype=bool)
+    inside[list(evidence.scope_starts)] = False
+    total[1:] += BEFORE * own[:-1] * inside[1:]
+    total[:-1] += AFTER * own[1:] * inside[1:]
+    total += SESSION * _z(_session_scores(evidence))
+    return total, lexical

@@ -1,0 +1,244 @@
+"""The memory itself: recall, complete, persist, promote. Knows neither Celery nor Redis."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from memory_tasks import prompt
+from memory_tasks.calls import collect, resolve
+from memory_tasks.errors import (
+    CompletionError,
+    InvalidInputError,
+    IsolationError,
+    MemoryTasksError,
+    PartialWriteError,
+    PersistError,
+    RecallError,
+)
+from memory_tasks.importance import KeywordScorer
+from memory_tasks.models import Completion, Hit, Memory, MemoryConfig, Recall, Record, Reply, ReplyRequest, Scope, Turn
+from memory_tasks.ports import Completer, ImportanceScorer, LongTermStore, RecallPolicy, WorkingStore
+
+
+class Promoted(Record):
+    """What one call of `promote_older` did."""
+
+    promoted: int
+    """Turns moved to long-term memory."""
+    failed: dict[str, str]
+    """Turns that could not be stored and stay in working memory, with the class name of the error."""
+    more: bool
+    """Whether older turns than the cutoff are left."""
+
+
+def _ignore(_: str) -> None:
+    return None
+
+
+class MemoryService:
+    """Answers messages with memory, in this process. The worker system runs the same three steps as tasks.
+
+    Args:
+        config: How to remember; `MemoryConfig()` has the defaults.
+        working: Recent turns.
+        long_term: The semantic store.
+        completer: Calls the language model.
+        scorer: Importance of a turn; the keyword matcher when not given.
+        recall_policy: Whether to search for a message; always when not given.
+
+    Example:
+        >>> service = MemoryService(MemoryConfig(), working=working, long_term=store, completer=completer)
+        >>> service.reply(ReplyRequest(scope=scope, message="Which tea do I like?")).answer
+        'Sencha.'
+    """
+
+    def __init__(
+        self,
+        config: MemoryConfig,
+        *,
+        working: WorkingStore,
+        long_term: LongTermStore,
+        completer: Completer,
+        scorer: ImportanceScorer | None = None,
+        recall_policy: RecallPolicy | None = None,
+    ) -> None:
+        self.config = config
+        self.working = working
+        self.long_term = long_term
+        self.completer = completer
+        self.scorer: ImportanceScorer = scorer or KeywordScorer(config.keywords)
+        self.recall_policy = recall_policy
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        """Recall, complete and persist one message.
+
+        Returns:
+            The reply. When only storing failed it still has the answer, and `unpersisted` says what is missing:
+            call `persist(request, reply.completion)` again, not `reply`.
+
+        Raises:
+            RecallError: Nothing was stored and the model was not called.
+            CompletionError: Nothing was stored.
+        """
+        recall = self.recall(request)
+        completion = self.complete(request, recall)
+        reply = Reply(
+            scope=request.scope,
+            turn_id=request.turn_id,
+            completion=completion,
+            memories=recall.memories,
+            degraded=recall.degraded,
+        )
+        try:
+            self.persist(request, completion)
+        except PersistError as error:
+            return reply.model_copy(update={"unpersisted": error.failures})
+        return reply
+
+    def recall(self, request: ReplyRequest) -> Recall:
+        """The recent turns and the memories that belong to a message.
+
+        Raises:
+            RecallError: A store could not be read.
+            IsolationError: The long-term store answered with a memory of another scope.
+        """
+        try:
+            recent = self.working.recent(request.scope, self.config.recent_turns)
+        except Exception as error:
+            raise RecallError(f"working memory could not be read ({type(error).__name__}: {_safe(error)})") from error
+        # The same id again (a repeated call of a library user): the model must not see its own answer to it.
+        recent = [turn for turn in recent if turn.turn_id != request.turn_id]
+        memories: list[Hit] = []
+        degraded: list[str] = []
+        try:
+            memories = self._search(request, recent)
+        except IsolationError:
+            raise
+        except Exception as error:
+            if self.config.on_recall_failure == "fail":
+                raise RecallError(
+                    f"long-term memory could not be searched ({type(error).__name__}: {_safe(error)})"
+                ) from error
+            degraded.append(f"long_term: {type(error).__name__}")
+        return Recall(recent=prompt.within(recent, self.config.history_chars), memories=memories, degraded=degraded)
+
+    def _search(self, request: ReplyRequest, recent: Sequence[Turn]) -> list[Hit]:
+        wanted = self.config.recall_top_k
+        if not wanted or (self.recall_policy and not resolve(self.recall_policy(request, recent))):
+            return []
+        shown = {turn.turn_id for turn in recent} | {request.turn_id}
+        across = self.config.recall_from
+        hits = self.long_term.search(request.scope, request.message, wanted + len(shown), across=across)
+        for hit in hits:
+            found = hit.memory.scope
+            if found != request.scope and (across != "user" or found.user_id != request.scope.user_id):
+                raise IsolationError("the long-term store returned a memory of another scope; the turn was stopped")
+        return [hit for hit in hits if hit.memory.scope != request.scope or hit.memory.turn.turn_id not in shown][:wanted]
+
+    def complete(self, request: ReplyRequest, recall: Recall, sink: Callable[[str], None] = _ignore) -> Completion:
+        """Call the model once.
+
+        Args:
+            request: The user's message.
+            recall: What the model may know.
+            sink: Gets each piece of a streamed answer.
+
+        Raises:
+            CompletionError: The completer failed; `RetryableCompletionError` when trying again may help.
+        """
+        messages = prompt.build(
+            self.config.system_prompt, recall.memories, recall.recent, request.message, self.config.memory_chars
+        )
+        try:
+            return collect(self.completer(messages, request), sink)
+        except MemoryTasksError:
+            raise
+        except Exception as error:
+            # Not its message: providers quote the prompt in theirs.
+            raise CompletionError(f"the completer failed with {type(error).__name__}") from error
+
+    def persist(self, request: ReplyRequest, completion: Completion) -> Turn:
+        """Store an exchange: in working memory, and in long-term memory when it is remembered or important.
+
+        Safe to repeat. The tiers are tried one by one, so that a failure of one does not keep the other from it.
+
+        Raises:
+            PersistError: Says which tier failed.
+        """
+        failures: dict[str, str] = {}
+        turn = self.turn(request, completion)
+        try:
+            turn = self.score(turn)
+        except Exception as error:
+            failures["importance"] = type(error).__name__
+        steps = [("working", self.append)]
+        if self.is_important(turn):
+            steps.append(("long_term", self.remember))
+        for tier, store in steps:
+            try:
+                store(request.scope, turn)
+            except Exception as error:
+                failures[tier] = type(error).__name__
+        if failures:
+            raise PersistError(failures)
+        return turn
+
+    def turn(self, request: ReplyRequest, completion: Completion) -> Turn:
+        """The exchange as it is stored: the user's words and the answer, nothing of what was recalled."""
+        return Turn(
+            turn_id=request.turn_id,
+            user_message=request.message,
+            assistant_message=completion.text,
+            created_at=request.created_at,
+            remember=request.remember,
+        )
+
+    def score(self, turn: Turn) -> Turn:
+        """The turn with its importance."""
+        return turn.model_copy(update={"importance": float(resolve(self.scorer(turn)))})
+
+    def is_important(self, turn: Turn) -> bool:
+        """Whether the turn goes into long-term memory at once."""
+        return turn.remember or (turn.importance or 0.0) >= self.config.importance_threshold
+
+    def append(self, scope: Scope, turn: Turn, *, epoch: int | None = None) -> bool:
+        """Add the turn to working memory, once."""
+        return self.working.append(scope, turn, epoch=epoch)
+
+    def remember(self, scope: Scope, turn: Turn) -> None:
+        """Put the turn into long-term memory."""
+        self.long_term.upsert([Memory(scope=scope, turn=turn)])
+
+    def promote_older(self, scope: Scope, before: datetime, limit: int = 64) -> Promoted:
+        """Move turns that were appended before a time from working to long-term memory. Safe to repeat.
+
+        Each turn is upserted under its own id first and only then removed, so that a stop at any point loses
+        nothing and doubles nothing.
+
+        Args:
+            scope: Whose conversation.
+            before: Cutoff by the working store's clock.
+            limit: Turns to move at most, at least 1.
+
+        Raises:
+            StoreUnavailableError: Repeat the call.
+        """
+        if limit < 1:
+            raise InvalidInputError(f"limit must be at least 1, not {limit}")
+        turns = self.working.older(scope, before, limit)
+        if not turns:
+            return Promoted(promoted=0, failed={}, more=False)
+        failed: dict[str, str] = {}
+        try:
+            self.long_term.upsert([Memory(scope=scope, turn=turn) for turn in turns])
+        except PartialWriteError as error:
+            failed = error.failed
+        stored = [turn.turn_id for turn in turns if turn.turn_id not in failed]
+        promoted = self.working.remove(scope, stored) if stored else 0
+        return Promoted(promoted=promoted, failed=failed, more=len(turns) == limit and bool(stored))
+
+
+def _safe(error: Exception) -> str:
+    """The error's message where it is the package's own; a stranger's may quote the conversation."""
+    return str(error) if isinstance(error, MemoryTasksError) else "see its traceback"
+
+

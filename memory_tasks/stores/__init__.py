@@ -1,0 +1,36 @@
+"""Where turns are kept: working memory in Redis, long-term memory in SQLite or in a store of the host's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from memory_tasks.embedders import load_embedder
+from memory_tasks.errors import SettingsError
+from memory_tasks.loading import import_attribute
+from memory_tasks.ports import LongTermStore
+
+if TYPE_CHECKING:
+    from memory_tasks.settings import Settings
+
+
+def load_long_term(settings: "Settings") -> LongTermStore:
+    """The store that `MEMORY_TASKS_LONG_TERM_URL` names.
+
+    `sqlite:///relative/path`, `sqlite:////absolute/path`, or `package.module:factory`, which is called with
+    the settings.
+
+    Raises:
+        SettingsError: The URL has another form, or the factory can't be imported.
+        IndexMismatchError: The store was made with another embedder or a newer format.
+    """
+    url = settings.long_term_url
+    scheme, separator, path = url.partition(":///")
+    if scheme == "sqlite" and separator and path:
+        from memory_tasks.stores.sqlite import SQLiteStore
+
+        return SQLiteStore(Path(path), load_embedder(settings))
+    if "/" not in url and ":" in url:
+        return cast(LongTermStore, import_attribute(url, "MEMORY_TASKS_LONG_TERM_URL")(settings))
+    raise SettingsError(
+        "MEMORY_TASKS_LONG_TERM_URL: use sqlite:///path/to/file.db or package.module:factory "
+        f"(the scheme given is {scheme!r})"
+    )

@@ -1,0 +1,124 @@
+"""Keeps what ranking needs of recently searched scopes in memory, brought up to date at each search."""
+
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory_tasks.ranking import Floats, Ints
+
+SEQUENCE_BITS = 31
+CACHE_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Of n turns of one or more scopes, in order of storing."""
+
+    scopes: Sequence[int]
+    starts: Sequence[int]
+    """Position at which each scope begins."""
+    pks: Ints
+    lengths: Ints
+    times: NDArray[np.float64]
+    """Seconds since 1970."""
+    vectors: Floats
+    """Shape (n, dimension); dimension 0 without an embedder."""
+
+    @property
+    def size(self) -> int:
+        return len(self.pks)
+
+    @property
+    def nbytes(self) -> int:
+        return self.pks.nbytes + self.lengths.nbytes + self.times.nbytes + self.vectors.nbytes
+
+    def positions(self, rows: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
+        """Turn (pk, count) rows, ordered by pk, into positions and counts."""
+        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        return np.searchsorted(self.pks, table[:, 0]), table[:, 1]
+
+
+def _join(parts: Sequence[Features]) -> Features:
+    if len(parts) == 1:
+        return parts[0]
+    return Features(
+        scopes=[scope for part in parts for scope in part.scopes],
+        starts=np.cumsum([0, *(part.size for part in parts[:-1])]).tolist(),
+        pks=np.concatenate([part.pks for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        times=np.concatenate([part.times for part in parts]),
+        vectors=np.concatenate([part.vectors for part in parts]),
+    )
+
+
+EMPTY = Features([], [], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty((0, 0), np.float32))
+
+
+class FeatureCache:
+    """The features of scopes, least recently used ones dropped first. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[int, int, Features]] = OrderedDict()
+        self._bytes = 0
+
+    def load(self, db: sqlite3.Connection, scopes: Sequence[tuple[int, int, int]]) -> Features:
+        """The features of these (scope, next_seq, revision) rows as the transaction sees them, empty scopes left out."""
+        parts = [part for row in scopes if (part := self._scope(db, *row)).size]
+        return _join(parts) if parts else EMPTY
+
+    def _scope(self, db: sqlite3.Connection, scope: int, next_seq: int, revision: int) -> Features:
+        with self._lock:
+            seen, kept_revision, kept = self._kept.get(scope, (0, -1, EMPTY))
+            if scope in self._kept:
+                self._kept.move_to_end(scope)
+        # A snapshot older than what is kept must not see rows that came later.
+        fresh = kept_revision != revision or seen > next_seq
+        if not fresh and seen == next_seq:
+            return kept
+        first = scope << SEQUENCE_BITS | (0 if fresh else seen)
+        rows = db.execute(
+            "select pk, length, said_at, vector from features where pk >= ? and pk < ? order by pk",
+            (first, scope << SEQUENCE_BITS | next_seq),
+        ).fetchall()
+        loaded = _features(scope, rows)
+        if not fresh and kept.size:
+            loaded = _join([kept, loaded]) if loaded.size else kept
+            loaded = Features([scope], [0], loaded.pks, loaded.lengths, loaded.times, loaded.vectors)
+        self._keep(scope, next_seq, revision, loaded)
+        return loaded
+
+    def _keep(self, scope: int, next_seq: int, revision: int, features: Features) -> None:
+        with self._lock:
+            if scope in self._kept:
+                self._bytes -= self._kept.pop(scope)[2].nbytes
+            self._kept[scope] = (next_seq, revision, features)
+            self._bytes += features.nbytes
+            while self._bytes > CACHE_BYTES:
+                self._bytes -= self._kept.popitem(last=False)[1][2].nbytes
+
+    def clear(self) -> None:
+        """Drop everything: after erasing, no vector of what was erased stays in memory."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+
+def _features(scope: int, rows: Sequence[tuple[int, int, int, bytes | None]]) -> Features:
+    if not rows:
+        return EMPTY
+    pks, lengths, times, blobs = zip(*rows, strict=True)
+    vectors = np.frombuffer(b"".join(blob or b"" for blob in blobs), dtype="<f4").reshape(len(rows), -1)
+    return Features(
+        scopes=[scope],
+        starts=[0],
+        pks=np.array(pks, dtype=np.int64),
+        lengths=np.array(lengths, dtype=np.int64),
+        times=np.array(times, dtype=np.float64) / 1e6,
+        vectors=vectors,
+    )

@@ -1,0 +1,356 @@
+"""Long-term memory in one SQLite file: the embedded default. Standard library only, no extension to load."""
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from os import getpid
+from pathlib import Path
+
+import numpy as np
+
+from memory_tasks.embedders import embed, embed_each
+from memory_tasks.errors import IndexMismatchError, InvalidInputError, PartialWriteError, StoreUnavailableError
+from memory_tasks.models import Across, Hit, Memory, Scope, Turn
+from memory_tasks.ports import Embedder
+from memory_tasks.ranking import Evidence, score
+from memory_tasks.stores.features import Features, FeatureCache
+from memory_tasks.text import terms
+
+FORMAT = 1
+SEQUENCE_BITS = 31
+BUSY_SECONDS = 30.0
+EMBED_CHARS = 8_000
+"""Characters of a turn that its vector is made of. The full text is kept, and all its words are found."""
+MONTHS = "January February March April May June July August September October November December".split()
+
+_TURN = "t.turn_id, t.user_message, t.assistant_message, t.created_at, t.importance, t.remember"
+
+
+def spoken(turn: Turn) -> str:
+    """The text of a turn, as the embedder and the lexical index read it."""
+    return f"{turn.user_message}\n{turn.assistant_message}".strip()
+
+
+def _terms(turn: Turn) -> Counter[str]:
+    said = turn.created_at
+    return Counter(terms(f"{spoken(turn)} {said.day} {MONTHS[said.month - 1]} {said.year}"))
+
+
+def _embeddable(turn: Turn) -> str:
+    text = spoken(turn)
+    half = EMBED_CHARS // 2
+    return text if len(text) <= EMBED_CHARS else f"{text[:half]} {text[-half:]}"
+
+
+class SQLiteStore:
+    """A `LongTermStore` in a file that several processes may read and write at once.
+
+    Args:
+        path: The file; it and its folder are made when they are missing.
+        embedder: Makes the vectors; without one, search is by words only.
+
+    Raises:
+        IndexMismatchError: The file was made with another embedder or by a newer version.
+        StoreUnavailableError: The file can't be opened.
+
+    Example:
+        >>> store = SQLiteStore(Path("memory.db"), WordLlamaEmbedder())
+        >>> store.search(Scope(user_id="ann", conversation_id="c1"), "which tea do I like?", 4)
+    """
+
+    def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
+        self.path = path
+        self.embedder = embedder
+        self._cache = FeatureCache()
+        self._local = threading.local()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailableError(f"long-term store {path}: {error.strerror}") from error
+        with self._write() as db:
+            self._migrate(db)
+
+    def _connection(self) -> sqlite3.Connection:
+        # One connection a thread, made after a fork: SQLite's locks do not survive one.
+        if getattr(self._local, "pid", None) != getpid():
+            db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            db.execute("pragma journal_mode = wal")
+            db.execute("pragma synchronous = full")
+            db.execute("pragma secure_delete = on")
+            self._local.connection, self._local.pid = db, getpid()
+        connection: sqlite3.Connection = self._local.connection
+        return connection
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        """A snapshot: all reads inside see the same state."""
+        with self._transaction("begin") as db:
+            yield db
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._transaction("begin immediate") as db:
+            yield db
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        try:
+            db = self._connection()
+            db.execute(begin)
+            try:
+                yield db
+                db.execute("commit")
+            finally:
+                if db.in_transaction:
+                    db.execute("rollback")
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"long-term store {self.path}: {error}") from error
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        made_by = {"format": str(FORMAT)}
+        if self.embedder:
+            made_by |= {"embedder": self.embedder.name, "dimension": str(self.embedder.dimension)}
+        else:
+            made_by |= {"embedder": "none", "dimension": "0"}
+        if not db.execute("select 1 from sqlite_master where name = 'meta'").fetchone():
+            schema = files("memory_tasks.stores").joinpath("schema.sql").read_text(encoding="utf-8")
+            for statement in "\n".join(line.partition("--")[0] for line in schema.splitlines()).split(";"):
+                db.execute(statement)
+            db.executemany("insert into meta values (?, ?)", made_by.items())
+            return
+        found = dict(db.execute("select key, value from meta"))
+        if int(found["format"]) > FORMAT:
+            raise IndexMismatchError(
+                f"{self.path} has format {found['format']}, this version reads up to {FORMAT}: upgrade memory-tasks"
+            )
+        if (found["embedder"], found["dimension"]) != (made_by["embedder"], made_by["dimension"]):
+            raise IndexMismatchError(
+                f"{self.path} was made with embedder {found['embedder']} ({found['dimension']} numbers), the settings "
+                f"ask for {made_by['embedder']} ({made_by['dimension']}): set MEMORY_TASKS_EMBEDDER back, or point "
+                "MEMORY_TASKS_LONG_TERM_URL at a new file"
+            )
+
+    def upsert(self, memories: Sequence[Memory]) -> None:
+        # The last of several with one id wins, as if they had come one after the other.
+        latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
+        with self._read() as db:
+            changed = [memory for memory in latest.values() if self._find(db, memory.scope, memory.turn.turn_id) != memory]
+        failed: dict[str, str] = {}
+        vectors: list[bytes | None] = [None] * len(changed)
+        if self.embedder and changed:
+            matrix, errors = embed_each(self.embedder, [_embeddable(memory.turn) for memory in changed])
+            vectors = [row.tobytes() for row in matrix]
+            failed = {changed[i].turn.turn_id: error for i, error in errors.items()}
+        indexed = [
+            (memory, _terms(memory.turn), vector)
+            for memory, vector in zip(changed, vectors, strict=True)
+            if memory.turn.turn_id not in failed
+        ]
+        if indexed:
+            with self._write() as db:
+                for memory, counts, vector in indexed:
+                    self._put(db, memory, counts, vector)
+        if failed:
+            raise PartialWriteError([id for _, id in latest if id not in failed], failed)
+
+    def _find(self, db: sqlite3.Connection, scope: Scope, turn_id: str) -> Memory | None:
+        row = db.execute(
+            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "  # noqa: S608
+            "where s.user_id = ? and s.conversation_id = ? and t.turn_id = ?",
+            (scope.user_id, scope.conversation_id, turn_id),
+        ).fetchone()
+        return _to_memory(row) if row else None
+
+    def _put(self, db: sqlite3.Connection, memory: Memory, counts: Counter[str], vector: bytes | None) -> None:
+        user, conversation, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
+        db.execute(
+            "insert into scopes (user_id, conversation_id) values (?, ?) on conflict do nothing", (user, conversation)
+        )
+        scope, seq = db.execute(
+            "select scope, next_seq from scopes where user_id = ? and conversation_id = ?", (user, conversation)
+        ).fetchone()
+        existing = db.execute("select pk from turns where scope = ? and turn_id = ?", (scope, turn.turn_id)).fetchone()
+        if existing:
+            # Replaced in place: it keeps its position among its neighbours.
+            pk = existing[0]
+            self._erase(db, scope, [pk])
+        else:
+            pk = scope << SEQUENCE_BITS | seq
+            db.execute("update scopes set next_seq = next_seq + 1 where scope = ?", (scope,))
+        said_at = _micros(turn.created_at)
+        db.execute(
+            "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at, turn.importance, turn.remember,
+            ),
+        )  # fmt: skip
+        db.execute("insert into features values (?, ?, ?, ?)", (pk, counts.total(), said_at, vector))
+        db.executemany(
+            "insert into postings values (?, ?, ?, ?)", ((scope, term, pk, count) for term, count in counts.items())
+        )
+
+    def _erase(self, db: sqlite3.Connection, scope: int, pks: Sequence[int]) -> None:
+        marks = ", ".join("?" * len(pks))
+        # Found by reading the scope's postings, not by splitting the text again: that could miss some if the
+        # text had been split by another version, and a word would outlive its turn.
+        db.execute(f"delete from postings where scope = ? and pk in ({marks})", (scope, *pks))  # noqa: S608
+        db.execute(f"delete from features where pk in ({marks})", pks)  # noqa: S608
+        db.execute(f"delete from turns where pk in ({marks})", pks)  # noqa: S608
+        db.execute("update scopes set revision = revision + 1 where scope = ?", (scope,))
+
+    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
+        if limit < 1:
+            return []
+        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
+        wanted = list(dict.fromkeys(terms(query)))
+        with self._read() as db:
+            found = self._cache.load(db, self._scopes(db, scope, across))
+            if not found.size:
+                return []
+            postings = [found.positions(self._postings(db, found.scopes, term)) for term in wanted]
+            cosines = found.vectors @ vector if vector is not None else None
+            scores, lexical = score(Evidence(found.lengths, postings, cosines, found.times, found.starts))
+            best = np.argsort(-scores, kind="stable")[:limit]
+            return [
+                Hit(
+                    memory=self._memory(db, int(found.pks[i])),
+                    score=float(scores[i]),
+                    lexical=float(lexical[i]),
+                    vector=None if cosines is None else float(cosines[i]),
+                )
+                for i in best
+            ]
+
+    def _scopes(self, db: sqlite3.Connection, scope: Scope, across: Across) -> list[tuple[int, int, int]]:
+        where, values = "user_id = ?", [scope.user_id]
+        if across == "conversation":
+            where, values = f"{where} and conversation_id = ?", [*values, scope.conversation_id]
+        return db.execute(f"select scope, next_seq, revision from scopes where {where} order by scope", values).fetchall()  # noqa: S608
+
+    def _postings(self, db: sqlite3.Connection, scopes: Sequence[int], term: str) -> list[tuple[int, int]]:
+        rows: list[tuple[int, int]] = []
+        for scope in scopes:
+            rows += db.execute(
+                "select pk, count from postings where scope = ? and term = ? order by pk", (scope, term)
+            ).fetchall()
+        return rows
+
+    def _memory(self, db: sqlite3.Connection, pk: int) -> Memory:
+        row = db.execute(
+            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) where t.pk = ?", (pk,)  # noqa: S608
+        ).fetchone()
+        return _to_memory(row)
+
+    def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
+        with self._write() as db:
+            found = self._scopes(db, scope, "conversation")
+            if not found:
+                return 0
+            number = found[0][0]
+            pks = [
+                row[0]
+                for turn_id in dict.fromkeys(turn_ids)
+                for row in db.execute("select pk from turns where scope = ? and turn_id = ?", (number, turn_id))
+            ]
+            for start in range(0, len(pks), 500):
+                self._erase(db, number, pks[start : start + 500])
+        self._scrub()
+        return len(pks)
+
+    def forget(self, scope: Scope) -> int:
+        return self._forget(scope, "conversation")
+
+    def forget_user(self, user_id: str) -> int:
+        return self._forget(Scope.checked(user_id=user_id, conversation_id="-"), "user")
+
+    def _forget(self, scope: Scope, across: Across) -> int:
+        erased = 0
+        with self._write() as db:
+            for number, _, _ in self._scopes(db, scope, across):
+                span = (number << SEQUENCE_BITS, (number + 1) << SEQUENCE_BITS)
+                erased += db.execute("delete from turns where pk >= ? and pk < ?", span).rowcount
+                db.execute("delete from features where pk >= ? and pk < ?", span)
+                db.execute("delete from postings where scope = ?", (number,))
+                db.execute("delete from scopes where scope = ?", (number,))
+        self._scrub()
+        return erased
+
+    def _scrub(self) -> None:
+        """Move the erased pages out of the write-ahead log too, so that no byte of the text is left in any file."""
+        self._cache.clear()
+        try:
+            busy, _, _ = self._connection().execute("pragma wal_checkpoint(truncate)").fetchone()
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"long-term store {self.path}: {error}") from error
+        if busy:
+            raise StoreUnavailableError(
+                f"long-term store {self.path}: the memories are erased, but a reader kept their old pages in the "
+                "write-ahead log: repeat the call"
+            )
+
+    def count(self, scope: Scope) -> int:
+        with self._read() as db:
+            rows = self._scopes(db, scope, "conversation")
+            if not rows:
+                return 0
+            span = (rows[0][0] << SEQUENCE_BITS, (rows[0][0] + 1) << SEQUENCE_BITS)
+            count: int = db.execute("select count(*) from features where pk >= ? and pk < ?", span).fetchone()[0]
+            return count
+
+    def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[Memory]:
+        if user_id is not None and scope is not None:
+            raise InvalidInputError("export takes a user_id or a scope, not both")
+        where, values = "", ()
+        if scope is not None:
+            where, values = " and s.user_id = ? and s.conversation_id = ?", (scope.user_id, scope.conversation_id)
+        elif user_id is not None:
+            where, values = " and s.user_id = ?", (user_id,)  # type: ignore[assignment]
+        last = -1
+        # A page at a time, so that a slow reader holds no snapshot open.
+        while True:
+            with self._read() as db:
+                rows = db.execute(
+                    f"select t.pk, s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "  # noqa: S608
+                    f"where t.pk > ?{where} order by t.pk limit 500",
+                    (last, *values),
+                ).fetchall()
+            if not rows:
+                return
+            for row in rows:
+                yield _to_memory(row[1:])
+            last = rows[-1][0]
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        if getattr(self._local, "pid", None) == getpid():
+            self._local.connection.close()
+            self._local.pid = None
+
+
+def _to_memory(row: tuple[str, str, str, str, str, int, float | None, int]) -> Memory:
+    user_id, conversation_id, turn_id, user_message, assistant_message, created_at, importance, remember = row
+    return Memory(
+        scope=Scope(user_id=user_id, conversation_id=conversation_id),
+        turn=Turn(
+            turn_id=turn_id,
+            user_message=user_message,
+            assistant_message=assistant_message,
+            created_at=_datetime(created_at),
+            importance=importance,
+            remember=bool(remember),
+        ),
+    )
+
+
+def _micros(time: datetime) -> int:
+    # Not timestamp(): a float has no exact microseconds.
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def _datetime(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)

@@ -1,0 +1,143 @@
+"""Working memory in Redis: a list a scope, oldest first."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from memory_tasks.connection import Scripts, reaching
+from memory_tasks.errors import InvalidInputError, StaleTurnError, StoreUnavailableError
+from memory_tasks.keys import Keys, ScopeKeys
+from memory_tasks.models import Scope, Turn
+
+logger = logging.getLogger(__name__)
+_ID = TypeAdapter(str)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """Says that somebody promotes aged turns, so that turns wait for it instead of being dropped or expiring.
+
+    Args:
+        after: Age at which a scope's oldest turn makes the scope due.
+        overflow: Turns above `max_turns` that are kept while they wait; beyond it the oldest are dropped.
+    """
+
+    after: timedelta = timedelta(hours=1)
+    overflow: int = 10_000
+
+
+class RedisWorkingStore:
+    """A `WorkingStore` on plain Redis 6.2 or Valkey 7.2 and later.
+
+    Args:
+        client: A redis-py client, with or without `decode_responses`. The caller owns and closes it.
+        prefix: Beginning of every key.
+        max_turns: Turns a scope keeps, at least 1.
+        ttl: A scope without new turns for this long is dropped; only where nobody promotes.
+        promotion: Given by a system that promotes: then what exceeds `max_turns` waits for promotion, which is
+            due at once, and nothing expires.
+
+    Raises:
+        InvalidInputError: `max_turns`, `ttl` or `prefix` is unusable.
+
+    Example:
+        >>> working = RedisWorkingStore(redis.Redis(), prefix="myapp:memory", max_turns=32)
+        >>> working.append(scope, turn)
+        True
+        >>> [turn.user_message for turn in working.recent(scope, 8)]
+        ['hello']
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        prefix: str = "memory-tasks",
+        max_turns: int = 256,
+        ttl: timedelta = timedelta(days=14),
+        promotion: Promotion | None = None,
+    ) -> None:
+        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
+            raise InvalidInputError(f"max_turns must be a whole number of at least 1, not {max_turns!r}")
+        if ttl <= timedelta(0):
+            raise InvalidInputError(f"ttl must be longer than 0, not {ttl}")
+        if not prefix or "{" in prefix or "}" in prefix:
+            raise InvalidInputError(f"prefix must not be empty or contain braces, not {prefix!r}")
+        self._client = client
+        self._scripts = Scripts(client)
+        self._keys = Keys(prefix)
+        self._max_turns = max_turns
+        self._limit = max_turns + (promotion.overflow if promotion else 0)
+        self._ttl_ms = 0 if promotion else int(ttl.total_seconds() * 1000)
+        self._promote_after_ms = int(promotion.after.total_seconds() * 1000) if promotion else -1
+
+    def append(self, scope: Scope, turn: Turn, *, epoch: int | None = None) -> bool:
+        keys = self._keys.turn(scope, turn.turn_id)
+        status, dropped = self._scripts(
+            "append",
+            [keys.scope.turns, keys.scope.turn_ids, keys.scope.shard.due, keys.entry],
+            [
+                turn.turn_id,
+                turn.model_dump_json(exclude_none=True),
+                self._limit,
+                self._ttl_ms,
+                keys.scope.tag,
+                self._promote_after_ms,
+                self._max_turns,
+                "" if epoch is None else epoch,
+            ],
+        )
+        if status < 0:
+            raise StaleTurnError(f"turn {turn.turn_id} was forgotten: nothing was written")
+        if dropped and self._promote_after_ms >= 0:
+            logger.error("overflow full: dropped %d unpromoted turns of one scope; is promotion running?", dropped)
+        return bool(status)
+
+    def recent(self, scope: Scope, limit: int) -> list[Turn]:
+        if limit < 0:
+            raise InvalidInputError(f"limit must be at least 0, not {limit}")
+        if limit == 0:
+            return []
+        return [turn for _, turn in self._range(self._keys.scope(scope), -limit, -1)]
+
+    def older(self, scope: Scope, before: datetime, limit: int) -> list[Turn]:
+        if limit < 1:
+            raise InvalidInputError(f"limit must be at least 1, not {limit}")
+        cutoff = before.timestamp() * 1000
+        return [turn for at, turn in self._range(self._keys.scope(scope), 0, limit - 1) if at < cutoff]
+
+    def _range(self, keys: ScopeKeys, start: int, stop: int) -> list[tuple[int, Turn]]:
+        with reaching(self._client):
+            elements = self._client.lrange(keys.turns, start, stop)
+        return [_decode(element) for element in elements]
+
+    def remove(self, scope: Scope, turn_ids: Sequence[str]) -> int:
+        keys = self._keys.scope(scope)
+        pairs = [part for id in turn_ids for part in (id, f'"turn_id":{_ID.dump_json(id).decode()},')]
+        removed: int = self._scripts(
+            "remove",
+            [keys.turns, keys.turn_ids, keys.shard.due],
+            [keys.tag, self._promote_after_ms, self._max_turns, *pairs],
+        )
+        return removed
+
+    def count(self, scope: Scope) -> int:
+        """How many turns of the scope are in working memory."""
+        with reaching(self._client):
+            count: int = self._client.llen(self._keys.scope(scope).turns)
+        return count
+
+
+def _decode(element: str | bytes) -> tuple[int, Turn]:
+    try:
+        fields = from_json(element)
+        return fields.pop("at"), Turn.model_validate(fields)
+    except (ValueError, ValidationError, KeyError, AttributeError):
+        raise StoreUnavailableError(
+            "working memory holds an element this version can't read; was it written by a newer version?"
+        ) from None

@@ -1,0 +1,82 @@
+"""Promotion as tasks: one looks for scopes that are due, one moves a batch of a scope."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from celery import Celery
+
+from memory_tasks.connection import Scripts, reaching
+from memory_tasks.keys import Keys
+from memory_tasks.models import Scope
+from memory_tasks.tasks.publisher import QUEUES
+from memory_tasks.tasks.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 600.0
+"""How long a scope that was sent to the workers is not sent again; its task expires at the same time."""
+PAGE = 100
+
+
+class PromotionSteps:
+    """Finds and promotes, for one worker process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._keys = Keys(runtime.settings.prefix)
+
+    def enumerate_due(self, app: Celery) -> int:
+        """Claim the scopes that are due and send a task for each, `promote_scopes` at most.
+
+        Returns:
+            How many were sent.
+        """
+        scripts = Scripts(self._runtime.parts.client)
+        left = self._runtime.settings.promote_scopes
+        for shard in self._keys.shards():
+            while left > 0:
+                tags = scripts("claim", [shard.due], [min(PAGE, left), int(CLAIM_SECONDS * 1000)])
+                for tag in tags:
+                    self._send(app, tag)
+                left -= len(tags)
+                if len(tags) < PAGE:
+                    break
+        return self._runtime.settings.promote_scopes - left
+
+    def _send(self, app: Celery, tag: str) -> None:
+        app.send_task(
+            "memory_tasks.promote", args=[tag], queue=QUEUES["memory_tasks.promote"], expires=CLAIM_SECONDS,
+            ignore_result=True,
+        )  # fmt: skip
+
+    def promote(self, app: Celery, scope: Scope) -> int:
+        """Move a batch of the scope's aged turns, and send the next task while more is due.
+
+        What is above `max_turns` moves whatever its age.
+
+        Returns:
+            How many turns moved.
+        """
+        parts, settings = self._runtime.parts, self._runtime.settings
+        keys = self._keys.scope(scope)
+        with reaching(parts.client):
+            # From here on a dead worker holds the scope up for as long as a step may take, not for the whole claim.
+            seconds, micros = parts.client.time()
+            self._due_again(keys.shard.due, keys.tag, seconds * 1000 + settings.step_timeout * 1000)
+            excess = parts.client.llen(keys.turns) - settings.max_turns
+        server_now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros, milliseconds=1)
+        if excess > 0:
+            done = parts.service.promote_older(scope, server_now, min(excess, settings.promote_batch))
+        else:
+            aged = server_now - timedelta(seconds=settings.promote_after)
+            done = parts.service.promote_older(scope, aged, settings.promote_batch)
+        if done.failed:
+            kinds = ", ".join(sorted(set(done.failed.values())))
+            logger.error("%d turns of a scope can't be promoted yet (%s) and stay in working memory", len(done.failed), kinds)
+        if done.more:
+            self._send(app, keys.tag)
+        return done.promoted
+
+    def _due_again(self, due: str, tag: str, at_ms: float) -> None:
+        self._runtime.parts.client.zadd(due, {tag: at_ms}, xx=True)
+

@@ -1,0 +1,98 @@
+"""Sends the steps of a turn to the workers."""
+
+import logging
+from typing import Any
+
+from celery import Celery, Signature, chain
+
+from memory_tasks.ledger import TurnRef
+from memory_tasks.models import State
+from memory_tasks.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+QUEUES = {
+    "memory_tasks.recall": "reply",
+    "memory_tasks.complete": "reply",
+    "memory_tasks.persist": "persist",
+    "memory_tasks.sweep": "persist",
+    "memory_tasks.enumerate_due": "promote",
+    "memory_tasks.promote": "promote",
+}
+"""The queue of each task."""
+
+
+def configure(app: Celery, settings: Settings) -> Celery:
+    """Settings of an app that is ours alone. A host's own app needs none of them but a fitting visibility timeout."""
+    app.conf.update(
+        broker_url=settings.broker,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options=transport_options(settings),
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        worker_prefetch_multiplier=1,
+        worker_soft_shutdown_timeout=10.0,
+        worker_enable_remote_control=True,
+        timezone="UTC",
+    )
+    return app
+
+
+def transport_options(settings: Settings) -> dict[str, Any]:
+    """Options for the broker's transport, by its kind."""
+    if settings.broker.startswith(("redis", "valkey", "unix")):
+        return {
+            "visibility_timeout": settings.visibility_timeout,
+            "socket_timeout": 10.0,
+            "socket_connect_timeout": 2.0,
+            "socket_keepalive": True,
+        }
+    return {"confirm_publish": True, "max_retries": 3, "interval_start": 0.1, "interval_max": 0.5}
+
+
+class Publisher:
+    """Sends what is left to do of a turn as one chain.
+
+    Args:
+        app: Any Celery app whose broker the workers listen to; our tasks need not be registered with it.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def publish(self, ref: TurnRef, state: State = "accepted") -> None:
+        """Send the steps that follow a state: recall | complete | persist, or the rest of it.
+
+        Raises:
+            Exception: Whatever the broker's client raises. The turn is in the ledger: the sweep sends it again.
+        """
+        steps = self._steps(ref)[{"accepted": 0, "recalled": 1}.get(state, 2) :]
+        chain(*steps, app=self._app).apply_async() if len(steps) > 1 else steps[0].apply_async()
+
+    def try_publish(self, ref: TurnRef | None, state: State = "accepted") -> None:
+        """Like `publish`, for callers that leave a failure to the sweep."""
+        if ref is None:
+            return
+        try:
+            self.publish(ref, state)
+        except Exception as error:
+            logger.warning(
+                "turn %s is saved, but the broker can't be reached (%s); the sweep will send it again",
+                ref.turn_id,
+                type(error).__name__,
+            )
+
+    def _steps(self, ref: TurnRef) -> list[Signature]:
+        reference = ref.model_dump(mode="json")
+        return [
+            self._signature("memory_tasks.recall", reference),
+            self._signature("memory_tasks.complete", reference),
+            # Not immutable: the chain hands on what `complete` returns, which is None but for one exception.
+            self._app.signature(
+                "memory_tasks.persist", kwargs={"ref": reference}, queue=QUEUES["memory_tasks.persist"], ignore_result=True
+            ),
+        ]
+
+    def _signature(self, name: str, reference: dict[str, Any]) -> Signature:
+        return self._app.signature(name, args=[reference], queue=QUEUES[name], immutable=True, ignore_result=True)

@@ -1,0 +1,95 @@
+"""Adds the tasks to a Celery app."""
+
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Task
+
+from memory_tasks.errors import StoreUnavailableError
+from memory_tasks.factory import service_from_settings
+from memory_tasks.keys import parse_scope_tag
+from memory_tasks.ledger import TurnRef
+from memory_tasks.settings import Settings
+from memory_tasks.tasks.promotion import PromotionSteps
+from memory_tasks.tasks.publisher import QUEUES
+from memory_tasks.tasks.reply import Checkpoint, ReplySteps
+from memory_tasks.tasks.runtime import Runtime, ServiceFactory
+from memory_tasks.tasks.upkeep import sweep
+
+CARRIED_RETRY_SECONDS = 5
+
+
+def _nowhere(_: str) -> None:
+    return None
+
+
+def register(
+    app: Celery,
+    service_factory: ServiceFactory = service_from_settings,
+    settings: Settings | None = None,
+    *,
+    checkpoint: Checkpoint = _nowhere,
+) -> Runtime:
+    """Add the tasks `memory_tasks.*` to an app. Nothing else of the app is changed.
+
+    Args:
+        app: Your app. Start a worker with `-Q reply,persist,promote`, and add `beat_schedule(settings)` to beat.
+        service_factory: Called once in each worker process with the settings; returns its MemoryService.
+        settings: Read from the environment when not given.
+        checkpoint: For failure tests: called with the name of each boundary a step crosses.
+
+    Returns:
+        The tasks' shared state, for tests and tools.
+
+    Raises:
+        SettingsError: The settings are wrong or unsafe together.
+
+    Example:
+        >>> register(app, lambda settings: MemoryService(settings, working=..., long_term=..., completer=...))
+    """
+    runtime = Runtime(app, settings or Settings.load(), service_factory)
+    reply = ReplySteps(runtime, checkpoint)
+    promotion = PromotionSteps(runtime)
+
+    def task(name: str, **options: Any) -> Any:
+        return app.task(
+            name=name,
+            queue=QUEUES[name],
+            acks_late=True,
+            reject_on_worker_lost=True,
+            ignore_result=True,
+            serializer="json",
+            **options,
+        )
+
+    @task("memory_tasks.recall", pydantic=True)
+    def recall(ref: TurnRef) -> None:
+        reply.recall(ref)
+
+    @task("memory_tasks.complete", pydantic=True)
+    def complete(ref: TurnRef) -> dict[str, Any] | None:
+        return reply.complete(ref)
+
+    @task("memory_tasks.persist", pydantic=True, bind=True)
+    def persist(self: Task, carried: dict[str, Any] | None = None, *, ref: TurnRef) -> None:
+        try:
+            reply.persist(ref, carried)
+        except StoreUnavailableError as error:
+            if carried is None:
+                raise
+            # The answer is nowhere but in this message, so the message itself has to wait for the ledger.
+            raise self.retry(exc=error, countdown=CARRIED_RETRY_SECONDS, max_retries=None) from None
+
+    @task("memory_tasks.sweep")
+    def sweep_turns() -> None:
+        sweep(runtime)
+
+    @task("memory_tasks.enumerate_due")
+    def enumerate_due() -> None:
+        promotion.enumerate_due(app)
+
+    @task("memory_tasks.promote")
+    def promote(tag: str) -> None:
+        promotion.promote(app, parse_scope_tag(tag))
+
+    return runtime

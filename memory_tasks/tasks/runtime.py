@@ -1,0 +1,57 @@
+"""What the tasks of one worker process share, made at first use, after a fork."""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+from celery import Celery
+
+from memory_tasks.connection import connect
+from memory_tasks.ledger import Ledger
+from memory_tasks.service import MemoryService
+from memory_tasks.settings import Settings
+from memory_tasks.tasks.publisher import Publisher
+
+ServiceFactory = Callable[[Settings], MemoryService]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The open connections of a process."""
+
+    service: MemoryService
+    client: redis.Redis
+    ledger: Ledger
+    publisher: Publisher
+
+
+class Runtime:
+    """Hands out the parts of this process.
+
+    Args:
+        app: The Celery app the tasks belong to.
+        settings: Of the whole system.
+        factory: Makes the service.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, factory: ServiceFactory) -> None:
+        self.app = app
+        self.settings = settings
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._parts: Parts | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """This process's parts."""
+        if self._parts is None or self._pid != os.getpid():
+            with self._lock:
+                if self._parts is None or self._pid != os.getpid():
+                    client = connect(self.settings.redis_url)
+                    ledger = Ledger(client, self.settings)
+                    self._parts = Parts(self._factory(self.settings), client, ledger, Publisher(self.app))
+                    self._pid = os.getpid()
+        return self._parts
