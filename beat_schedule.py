@@ -19,6 +19,10 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "memory_tasks.enumerate_due": settings.promote_interval,
     }
     return {
-        name: {"task": name, "schedule": every, "options": {"queue": QUEUES[name], "expires": every, "ignore_result": True}}
+        name: {
+            "task": name,
+            "schedule": every,
+            "options": {"queue": QUEUES[name], "expires": every, "ignore_result": True},
+        }
         for name, every in intervals.items()
     }

@@ -41,7 +41,7 @@ _loop = _Loop()
 def resolve(answer: Awaitable[T] | T) -> T:
     """The value itself, or what awaiting it gives. Not to be called from an event loop of the package's own."""
     if not inspect.isawaitable(answer):
-        return cast(T, answer)
+        return answer
 
     async def wait() -> T:
         return await cast(Awaitable[T], answer)

@@ -149,7 +149,9 @@ class PendingReply:
     def _block(self, deadline: float) -> int:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ReplyTimeoutError(f"turn {self.turn_id} has no result yet; it goes on, ask again with the same handle")
+            raise ReplyTimeoutError(
+                f"turn {self.turn_id} has no result yet; it goes on, ask again with the same handle"
+            )
         return min(BLOCK_MS, max(1, int(left * 1000)))
 
     @staticmethod

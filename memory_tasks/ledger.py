@@ -105,7 +105,14 @@ class Ledger:
         """
         deadline = self._settings.completion_lease if step == "complete" else self._settings.step_timeout
         answer = self._call(
-            "begin", self._turn(ref), ref.epoch, step, _ms(deadline), self._settings.max_deliveries, token, self._grace
+            "begin",
+            self._turn(ref),
+            ref.epoch,
+            step,
+            _ms(deadline),
+            self._settings.max_deliveries,
+            token,
+            self._grace,
         )
         if answer[0] != "go":
             return Begun(answer[0], next=_next(answer[1] if len(answer) > 1 else ""))
@@ -133,7 +140,8 @@ class Ledger:
 
     def completed(self, ref: TurnRef, reply: Reply) -> bool:
         """Save the answer; the first one saved is the answer. False when the turn was forgotten."""
-        return self._call("completed", self._turn(ref), ref.epoch, reply.model_dump_json(), self._grace) >= 0
+        outcome: int = self._call("completed", self._turn(ref), ref.epoch, reply.model_dump_json(), self._grace)
+        return outcome >= 0
 
     def persisted(self, ref: TurnRef, *, long_term_pending: bool) -> TurnRef | None:
         """Say that working memory has the turn. The next turn of the conversation becomes active and is returned."""
@@ -183,7 +191,12 @@ class Ledger:
         """
         scope, turn_id = parse_turn_tag(tag)
         state, value = self._call(
-            "republish", self.keys.turn(scope, turn_id), "", self._grace, _ms(self._settings.visibility_timeout), self._grace
+            "republish",
+            self.keys.turn(scope, turn_id),
+            "",
+            self._grace,
+            _ms(self._settings.visibility_timeout),
+            self._grace,
         )
         if state:
             return TurnRef(scope=scope, turn_id=turn_id, epoch=int(value)), state
@@ -264,10 +277,12 @@ class Ledger:
         )
 
     def locate(self, turn_id: str) -> list[Scope]:
-        """Every conversation with a turn of this id. Reads all of the ledger's key names: for people, not for programs."""
+        """Every conversation with a turn of this id. Reads the names of all keys: for people, not for programs."""
         ending = self.keys.turn(Scope(user_id="-", conversation_id="-"), turn_id).tag.rpartition(":")[2]
         with reaching(self._client):
-            names = [_text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)]
+            names = [
+                _text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)
+            ]
         return [parse_turn_tag(name.partition(":turn:")[2])[0] for name in names]
 
 

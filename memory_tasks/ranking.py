@@ -3,13 +3,13 @@
 Four kinds of evidence, each made comparable by z-scores over the turns searched (so that a weight means the
 same in a conversation of ten turns and of ten thousand):
 
-- OWN: BM25 of the turn's own words. The backbone: names, numbers, rare words.
+- OWN: BM25 of the turn's own words and of the words of its date. The backbone: names, numbers, rare words.
 - VECTOR: cosine similarity, for questions that use other words than the turn did.
 - BEFORE, AFTER: a part of the neighbours' scores. An answer is often said beside the words it is asked with.
 - SESSION: BM25 of the whole session (turns without a long pause) the turn belongs to: its subject.
 
 The weights are round numbers that hold on long human dialogues and on user/assistant chats alike; they are not
-fitted to either. The words of a turn's date are among its terms, so a query that names a date finds it. Length and form of a turn carry no weight: they say who is speaking, not what was said.
+fitted to either. Length and form of a turn carry no weight: they say who is speaking, not what was said.
 """
 
 from collections.abc import Sequence
@@ -39,11 +39,11 @@ SESSION_PAUSE = 3 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known about n turns, in order of storing.
+    """All that is known about n turns, by conversation and in order of time.
 
     Args:
         lengths: Terms of each turn, shape (n,).
-        postings: For each term of the query, the positions (ascending) of the turns that have it, and how often.
+        postings: For each term of the query, the positions of the turns that have it, and how often.
         cosines: Similarity of each turn to the query, shape (n,), or None without an embedder.
         times: When each turn was said, in seconds since 1970, shape (n,).
         scope_starts: Positions at which another conversation begins; the first is 0.

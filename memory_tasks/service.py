@@ -15,7 +15,18 @@ from memory_tasks.errors import (
     RecallError,
 )
 from memory_tasks.importance import KeywordScorer
-from memory_tasks.models import Completion, Hit, Memory, MemoryConfig, Recall, Record, Reply, ReplyRequest, Scope, Turn
+from memory_tasks.models import (
+    Completion,
+    Hit,
+    Memory,
+    MemoryConfig,
+    Recall,
+    Record,
+    Reply,
+    ReplyRequest,
+    Scope,
+    Turn,
+)
 from memory_tasks.ports import Completer, ImportanceScorer, LongTermStore, RecallPolicy, WorkingStore
 
 
@@ -132,7 +143,9 @@ class MemoryService:
             found = hit.memory.scope
             if found != request.scope and (across != "user" or found.user_id != request.scope.user_id):
                 raise IsolationError("the long-term store returned a memory of another scope; the turn was stopped")
-        return [hit for hit in hits if hit.memory.scope != request.scope or hit.memory.turn.turn_id not in shown][:wanted]
+        return [hit for hit in hits if hit.memory.scope != request.scope or hit.memory.turn.turn_id not in shown][
+            :wanted
+        ]
 
     def complete(self, request: ReplyRequest, recall: Recall, sink: Callable[[str], None] = _ignore) -> Completion:
         """Call the model once.
@@ -146,7 +159,11 @@ class MemoryService:
             CompletionError: The completer failed; `RetryableCompletionError` when trying again may help.
         """
         messages = prompt.build(
-            self.config.system_prompt, recall.memories, recall.recent, request.message, self.config.memory_chars
+            self.config.system_prompt,
+            recall.memories,
+            recall.recent,
+            request.message,
+            self.config.memory_chars,
         )
         try:
             return collect(self.completer(messages, request), sink)
@@ -170,7 +187,7 @@ class MemoryService:
             turn = self.score(turn)
         except Exception as error:
             failures["importance"] = type(error).__name__
-        steps = [("working", self.append)]
+        steps: list[tuple[str, Callable[[Scope, Turn], object]]] = [("working", self.append)]
         if self.is_important(turn):
             steps.append(("long_term", self.remember))
         for tier, store in steps:
@@ -240,5 +257,3 @@ class MemoryService:
 def _safe(error: Exception) -> str:
     """The error's message where it is the package's own; a stranger's may quote the conversation."""
     return str(error) if isinstance(error, MemoryTasksError) else "see its traceback"
-
-

@@ -40,7 +40,8 @@ class Settings(BaseSettings, MemoryConfig):
         "sqlite:///memory-tasks-data/memory.db", description="Long-term store, or package.module:factory."
     )
     embedder: str = Field(
-        "wordllama", description="wordllama, sentence-transformers, openai, none, or package.module:attribute."
+        "wordllama",
+        description="wordllama, sentence-transformers, openai, none, or package.module:attribute.",
     )
     embedder_model: str | None = Field(None, description="Model of the embedder, where it has a choice.")
     completer: str = Field("offline", description="offline, openai, or package.module:attribute.")
@@ -77,7 +78,9 @@ class Settings(BaseSettings, MemoryConfig):
     step_timeout: float = Field(30, gt=0, description="Recall and persist are taken for lost after this long.")
     republish_after: float = Field(15, gt=0, description="A message nobody has taken is sent again after this long.")
     sweep_interval: float = Field(1, gt=0, description="How often beat looks for turns that need attention.")
-    visibility_timeout: float = Field(600, gt=0, description="Redis as broker: when an unacknowledged task is sent again.")
+    visibility_timeout: float = Field(
+        600, gt=0, description="Redis as broker: when an unacknowledged task is sent again."
+    )
     result_ttl: float = Field(86_400, gt=0, description="How long finished turns stay readable in the ledger.")
 
     @classmethod

@@ -10,7 +10,7 @@ from memory_tasks.prompt import FENCE_OPEN
 _MEMORY = re.compile(r"<memory[^>]*>\nUser: (.*?)(?:\nAssistant: .*?)?\n</memory>", re.DOTALL)
 
 
-def complete_offline(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str | Completion]:
+def complete_offline(messages: Sequence[Message], _: ReplyRequest) -> Iterator[str | Completion]:
     """Quote what was recalled, or else the last thing the user said, in a few streamed pieces."""
     fenced = next((m.content for m in messages if m.role == "system" and FENCE_OPEN in m.content), "")
     recalled = [unescape(text) for text in _MEMORY.findall(fenced)]

@@ -34,12 +34,15 @@ def openai_client(settings: "Settings") -> "OpenAI":
             raise SettingsError("set OPENAI_API_KEY, or MEMORY_TASKS_OPENAI_BASE_URL for a server that needs no key")
         key = "none"
     return OpenAI(
-        api_key=key, base_url=settings.openai_base_url, timeout=settings.completion_timeout, max_retries=SDK_RETRIES
+        api_key=key,
+        base_url=settings.openai_base_url,
+        timeout=settings.completion_timeout,
+        max_retries=SDK_RETRIES,
     )
 
 
 class OpenAICompleter:
-    """Streams chat completions. The turn id goes along as `X-Client-Request-Id`, so that a provider's log can be matched."""
+    """Streams chat completions. The turn id goes along as `X-Client-Request-Id`, to be found in the provider's log."""
 
     def __init__(self, settings: "Settings") -> None:
         self._client = openai_client(settings)
@@ -51,9 +54,7 @@ class OpenAICompleter:
         try:
             yield from self._stream(messages, request)
         except (openai.RateLimitError, openai.InternalServerError) as error:
-            raise RetryableCompletionError(
-                f"the provider answered {error.status_code}", _retry_after(error)
-            ) from error
+            raise RetryableCompletionError(f"the provider answered {error.status_code}", _retry_after(error)) from error
         except (openai.APITimeoutError, openai.APIConnectionError) as error:
             raise RetryableCompletionError(f"the provider can't be reached ({type(error).__name__})") from error
         except openai.APIStatusError as error:

@@ -81,8 +81,7 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
             f"expected finite numbers of shape ({len(texts)}, {embedder.dimension})"
         )
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.where(norms == 0, 1, norms)
-    return unit
+    return (vectors / np.where(norms == 0, 1, norms)).astype(np.float32, copy=False)
 
 
 def embed_each(embedder: Embedder, texts: Sequence[str]) -> tuple[Vectors, dict[int, str]]:

@@ -37,6 +37,13 @@ class Features:
     def nbytes(self) -> int:
         return self.pks.nbytes + self.lengths.nbytes + self.times.nbytes + self.vectors.nbytes
 
+    def order(self) -> Ints:
+        """Positions by scope, and by time within it: a turn that was stored early still stands between its neighbours."""
+        if not (np.diff(self.times) < 0).any():
+            return np.arange(self.size)
+        scope = np.searchsorted(self.starts, np.arange(self.size), side="right")
+        return np.lexsort((self.times, scope))
+
     def positions(self, rows: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
         """Turn (pk, count) rows, ordered by pk, into positions and counts."""
         table = np.array(rows, dtype=np.int64).reshape(-1, 2)
@@ -68,7 +75,7 @@ class FeatureCache:
         self._bytes = 0
 
     def load(self, db: sqlite3.Connection, scopes: Sequence[tuple[int, int, int]]) -> Features:
-        """The features of these (scope, next_seq, revision) rows as the transaction sees them, empty scopes left out."""
+        """The features of these (scope, next_seq, revision) rows as the transaction sees them, without empty scopes."""
         parts = [part for row in scopes if (part := self._scope(db, *row)).size]
         return _join(parts) if parts else EMPTY
 

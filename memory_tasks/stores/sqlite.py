@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from memory_tasks.embedders import embed, embed_each
-from memory_tasks.errors import IndexMismatchError, InvalidInputError, PartialWriteError, StoreUnavailableError
+from memory_tasks.errors import (
+    IndexMismatchError,
+    InvalidInputError,
+    PartialWriteError,
+    StoreUnavailableError,
+)
 from memory_tasks.models import Across, Hit, Memory, Scope, Turn
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Evidence, score
-from memory_tasks.stores.features import Features, FeatureCache
+from memory_tasks.stores.features import FeatureCache
 from memory_tasks.text import terms
 
 FORMAT = 1
@@ -138,7 +143,9 @@ class SQLiteStore:
         # The last of several with one id wins, as if they had come one after the other.
         latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
         with self._read() as db:
-            changed = [memory for memory in latest.values() if self._find(db, memory.scope, memory.turn.turn_id) != memory]
+            changed = [
+                memory for memory in latest.values() if self._find(db, memory.scope, memory.turn.turn_id) != memory
+            ]
         failed: dict[str, str] = {}
         vectors: list[bytes | None] = [None] * len(changed)
         if self.embedder and changed:
@@ -159,7 +166,7 @@ class SQLiteStore:
 
     def _find(self, db: sqlite3.Connection, scope: Scope, turn_id: str) -> Memory | None:
         row = db.execute(
-            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "  # noqa: S608
+            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "
             "where s.user_id = ? and s.conversation_id = ? and t.turn_id = ?",
             (scope.user_id, scope.conversation_id, turn_id),
         ).fetchone()
@@ -168,10 +175,12 @@ class SQLiteStore:
     def _put(self, db: sqlite3.Connection, memory: Memory, counts: Counter[str], vector: bytes | None) -> None:
         user, conversation, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
         db.execute(
-            "insert into scopes (user_id, conversation_id) values (?, ?) on conflict do nothing", (user, conversation)
+            "insert into scopes (user_id, conversation_id) values (?, ?) on conflict do nothing",
+            (user, conversation),
         )
         scope, seq = db.execute(
-            "select scope, next_seq from scopes where user_id = ? and conversation_id = ?", (user, conversation)
+            "select scope, next_seq from scopes where user_id = ? and conversation_id = ?",
+            (user, conversation),
         ).fetchone()
         existing = db.execute("select pk from turns where scope = ? and turn_id = ?", (scope, turn.turn_id)).fetchone()
         if existing:
@@ -185,21 +194,23 @@ class SQLiteStore:
         db.execute(
             "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at, turn.importance, turn.remember,
+                pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at,
+                turn.importance, turn.remember,
             ),
         )  # fmt: skip
         db.execute("insert into features values (?, ?, ?, ?)", (pk, counts.total(), said_at, vector))
         db.executemany(
-            "insert into postings values (?, ?, ?, ?)", ((scope, term, pk, count) for term, count in counts.items())
+            "insert into postings values (?, ?, ?, ?)",
+            ((scope, term, pk, count) for term, count in counts.items()),
         )
 
     def _erase(self, db: sqlite3.Connection, scope: int, pks: Sequence[int]) -> None:
         marks = ", ".join("?" * len(pks))
         # Found by reading the scope's postings, not by splitting the text again: that could miss some if the
         # text had been split by another version, and a word would outlive its turn.
-        db.execute(f"delete from postings where scope = ? and pk in ({marks})", (scope, *pks))  # noqa: S608
-        db.execute(f"delete from features where pk in ({marks})", pks)  # noqa: S608
-        db.execute(f"delete from turns where pk in ({marks})", pks)  # noqa: S608
+        db.execute(f"delete from postings where scope = ? and pk in ({marks})", (scope, *pks))
+        db.execute(f"delete from features where pk in ({marks})", pks)
+        db.execute(f"delete from turns where pk in ({marks})", pks)
         db.execute("update scopes set revision = revision + 1 where scope = ?", (scope,))
 
     def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
@@ -211,13 +222,17 @@ class SQLiteStore:
             found = self._cache.load(db, self._scopes(db, scope, across))
             if not found.size:
                 return []
-            postings = [found.positions(self._postings(db, found.scopes, term)) for term in wanted]
-            cosines = found.vectors @ vector if vector is not None else None
-            scores, lexical = score(Evidence(found.lengths, postings, cosines, found.times, found.starts))
+            order = found.order()
+            place = np.empty_like(order)
+            place[order] = np.arange(found.size)
+            rows = (found.positions(self._postings(db, found.scopes, term)) for term in wanted)
+            postings = [(place[positions], counts) for positions, counts in rows]
+            cosines = (found.vectors @ vector)[order] if vector is not None else None
+            scores, lexical = score(Evidence(found.lengths[order], postings, cosines, found.times[order], found.starts))
             best = np.argsort(-scores, kind="stable")[:limit]
             return [
                 Hit(
-                    memory=self._memory(db, int(found.pks[i])),
+                    memory=self._memory(db, int(found.pks[order[i]])),
                     score=float(scores[i]),
                     lexical=float(lexical[i]),
                     vector=None if cosines is None else float(cosines[i]),
@@ -229,7 +244,9 @@ class SQLiteStore:
         where, values = "user_id = ?", [scope.user_id]
         if across == "conversation":
             where, values = f"{where} and conversation_id = ?", [*values, scope.conversation_id]
-        return db.execute(f"select scope, next_seq, revision from scopes where {where} order by scope", values).fetchall()  # noqa: S608
+        return db.execute(
+            f"select scope, next_seq, revision from scopes where {where} order by scope", values
+        ).fetchall()
 
     def _postings(self, db: sqlite3.Connection, scopes: Sequence[int], term: str) -> list[tuple[int, int]]:
         rows: list[tuple[int, int]] = []
@@ -241,7 +258,8 @@ class SQLiteStore:
 
     def _memory(self, db: sqlite3.Connection, pk: int) -> Memory:
         row = db.execute(
-            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) where t.pk = ?", (pk,)  # noqa: S608
+            f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) where t.pk = ?",
+            (pk,),
         ).fetchone()
         return _to_memory(row)
 
@@ -304,17 +322,21 @@ class SQLiteStore:
     def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[Memory]:
         if user_id is not None and scope is not None:
             raise InvalidInputError("export takes a user_id or a scope, not both")
-        where, values = "", ()
+        where = ""
+        values: tuple[str, ...] = ()
         if scope is not None:
-            where, values = " and s.user_id = ? and s.conversation_id = ?", (scope.user_id, scope.conversation_id)
+            where, values = (
+                " and s.user_id = ? and s.conversation_id = ?",
+                (scope.user_id, scope.conversation_id),
+            )
         elif user_id is not None:
-            where, values = " and s.user_id = ?", (user_id,)  # type: ignore[assignment]
+            where, values = " and s.user_id = ?", (user_id,)
         last = -1
         # A page at a time, so that a slow reader holds no snapshot open.
         while True:
             with self._read() as db:
                 rows = db.execute(
-                    f"select t.pk, s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "  # noqa: S608
+                    f"select t.pk, s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) "
                     f"where t.pk > ?{where} order by t.pk limit 500",
                     (last, *values),
                 ).fetchall()

@@ -72,11 +72,14 @@ class PromotionSteps:
             done = parts.service.promote_older(scope, aged, settings.promote_batch)
         if done.failed:
             kinds = ", ".join(sorted(set(done.failed.values())))
-            logger.error("%d turns of a scope can't be promoted yet (%s) and stay in working memory", len(done.failed), kinds)
+            logger.error(
+                "%d turns of a scope can't be promoted yet (%s) and stay in working memory",
+                len(done.failed),
+                kinds,
+            )
         if done.more:
             self._send(app, keys.tag)
         return done.promoted
 
     def _due_again(self, due: str, tag: str, at_ms: float) -> None:
         self._runtime.parts.client.zadd(due, {tag: at_ms}, xx=True)
-

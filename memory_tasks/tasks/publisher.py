@@ -90,7 +90,10 @@ class Publisher:
             self._signature("memory_tasks.complete", reference),
             # Not immutable: the chain hands on what `complete` returns, which is None but for one exception.
             self._app.signature(
-                "memory_tasks.persist", kwargs={"ref": reference}, queue=QUEUES["memory_tasks.persist"], ignore_result=True
+                "memory_tasks.persist",
+                kwargs={"ref": reference},
+                queue=QUEUES["memory_tasks.persist"],
+                ignore_result=True,
             ),
         ]
 

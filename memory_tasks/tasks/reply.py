@@ -119,7 +119,7 @@ class ReplySteps:
         try:
             saved = retrying(self._runtime.parts.ledger.completed, ref, reply)
         except StoreUnavailableError:
-            logger.error("turn %s: the ledger can't be written; its answer travels on in the message", ref.turn_id)  # noqa: TRY400
+            logger.error("turn %s: the ledger can't be written; its answer travels on in the message", ref.turn_id)
             return reply.model_dump(mode="json")
         if not saved:
             raise Ignore
@@ -173,7 +173,7 @@ class ReplySteps:
         parts.ledger.settled(ref, promoted=important)
 
     def _scored(self, turn: Turn) -> tuple[Turn, bool]:
-        """The turn with its importance, and whether that is known: a scorer that fails must not hold up the conversation."""
+        """The turn with its importance, and whether that is known: a failing scorer must not hold up others."""
         try:
             return self._runtime.parts.service.score(turn), True
         except Exception as error:

@@ -1,0 +1,108 @@
+"""Everything on one machine: an embedded Valkey, a worker and beat."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from workers.valkey import EmbeddedValkey
+
+STOP_SECONDS = 20.0
+URL_FILE = "redis-url"
+"""In the data folder while the stack runs: where a client on this machine finds its Redis."""
+
+
+class Stack:
+    """Starts the parts, and stops them in the reverse order.
+
+    Args:
+        folder: Data, logs and the beat schedule.
+        environment: More MEMORY_TASKS_ settings for worker and beat.
+        redis_url: An existing Redis instead of the embedded one.
+        concurrency: Threads of the worker.
+
+    Example:
+        >>> with Stack(Path("memory-tasks-data")) as stack:
+        ...     MemoryClient.from_settings(redis_url=stack.redis_url)
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        redis_url: str | None = None,
+        concurrency: int = 20,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.redis_url = redis_url or ""
+        self.environment: dict[str, str] = dict(environment or {})
+        self._concurrency = concurrency
+        self._exit = ExitStack()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._exit = undo
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self.redis_url:
+                self.redis_url = undo.enter_context(EmbeddedValkey(self.folder / "valkey")).url
+            url_file = self.folder / URL_FILE
+            url_file.touch(mode=0o600)
+            url_file.write_text(self.redis_url)
+            undo.callback(url_file.unlink, missing_ok=True)
+            self.environment = {
+                "MEMORY_TASKS_LONG_TERM_URL": f"sqlite:///{self.folder / 'memory.db'}",
+                **self.environment,
+                "MEMORY_TASKS_REDIS_URL": self.redis_url,
+            }
+            self._start("beat", "beat", "--schedule", str(self.folder / "beat-schedule"), "--pidfile", "")
+            self._start(
+                "worker", "worker", "-Q", "reply,persist,promote", "-P", "threads", "-c", str(self._concurrency),
+                "-n", f"memory-tasks-{os.getpid()}@%h", "--without-mingle", "--without-gossip",
+            )  # fmt: skip
+            self._exit = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "workers.app", *arguments, "--loglevel", "INFO"],
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        self._exit.callback(_stop, process)
+
+    def check(self) -> None:
+        """Raise when one of the processes has ended.
+
+        Raises:
+            RuntimeError: Says which one and where its log is.
+        """
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended with code {process.returncode}, see {self.folder / f'{name}.log'}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def running_url(folder: Path) -> str | None:
+    """The Redis URL of the stack that runs in a data folder, or None."""
+    file = folder / URL_FILE
+    return file.read_text() if file.exists() else None

