@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
-from memory_tasks.errors import CompletionError, RetryableCompletionError
+from memory_tasks.errors import CompletionError, InvalidInputError, RetryableCompletionError
 from memory_tasks.models import Completion
 
 T = TypeVar("T")
@@ -53,11 +53,13 @@ def collect(answer: Any, sink: Callable[[str], None]) -> Completion:
     """Take what a completer returned to its end, handing each piece of a streamed answer to `sink`.
 
     Raises:
-        CompletionError: The completer returned something else than text.
+        CompletionError: The completer returned something else than text, or more than can be stored.
     """
     answer = resolve(answer)
-    if isinstance(answer, str | Completion):
-        return answer if isinstance(answer, Completion) else Completion.checked(text=answer)
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        return _completion(text=answer)
     pieces: list[str] = []
     last: Completion | None = None
 
@@ -87,7 +89,14 @@ def collect(answer: Any, sink: Callable[[str], None]) -> Completion:
             f"the completer returned a {type(answer).__name__}, expected str, Completion or an iterator of them"
         )
     text = (last.text if last else "") or "".join(pieces)
-    return last.model_copy(update={"text": text}) if last else Completion.checked(text=text)
+    return _completion(**{**(last.model_dump() if last else {}), "text": text})
+
+
+def _completion(**fields: Any) -> Completion:
+    try:
+        return Completion.checked(**fields)
+    except InvalidInputError as error:
+        raise CompletionError(f"the completer's answer can't be stored: {error}") from None
 
 
 def within(seconds: float, function: Callable[[], T], every: float, still_wanted: Callable[[], bool]) -> T:

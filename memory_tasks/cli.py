@@ -115,9 +115,8 @@ def up(
                 if "MEMORY_TASKS_REDIS_URL" not in os.environ:
                     console.print(f"For your web app:  export MEMORY_TASKS_REDIS_URL={stack.redis_url}")
                 console.print("Talk to it:        memory-tasks chat")
-                for process in stack.processes.values():
-                    process.wait()
-                    stack.check()
+                while True:
+                    stack.wait(1.0)
         except KeyboardInterrupt:
             console.print("Stopped; the data is kept.")
         except RuntimeError as error:

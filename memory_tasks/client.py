@@ -298,6 +298,12 @@ class MemoryClient:
             self._async_clients[loop] = connect_async(self.settings.redis_url)
         return self._async_clients[loop]
 
+    async def aclose(self) -> None:
+        """Close this client, and what it has opened on the running event loop."""
+        if opened := self._async_clients.pop(asyncio.get_running_loop(), None):
+            await opened.aclose()
+        self.close()
+
     def close(self) -> None:
         """Close the connections of this client."""
         self.redis.close()

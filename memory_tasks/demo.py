@@ -118,7 +118,6 @@ def show_reply(console: Console, reply: Reply, pending: PendingReply) -> None:
 def _wait(stack: Stack, reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not reached():
-        stack.check()
+        stack.wait(0.1)
         if time.monotonic() > deadline:
             raise DemoFailedError(f"promotion did not finish within {PATIENCE:g} s")
-        time.sleep(0.1)

@@ -68,7 +68,9 @@ class Settings(BaseSettings, MemoryConfig):
     promote_scopes: int = Field(1000, ge=1, description="Scopes that one look may send to the workers.")
 
     completion_timeout: float = Field(120, gt=0, description="How long one call of the model may take.")
-    completion_lease: float = Field(15, ge=1, description="A dead worker's call is taken over after this long.")
+    completion_lease: float = Field(
+        10, ge=1, description="A call whose worker is silent for twice this long is taken over by another."
+    )
     completion_attempts: int = Field(4, ge=1, description="Calls of the model that may fail with a retryable error.")
     recall_attempts: int = Field(3, ge=1, description="Recalls that may fail before the turn does.")
     persist_attempts: int = Field(12, ge=1, description="Persists that may fail before the turn is a dead letter.")

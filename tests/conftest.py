@@ -1,8 +1,7 @@
 """Servers and stores that tests share: always the real ones."""
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +59,3 @@ def make_turn(turn_id: str, user: str = "hello", assistant: str = "hi", **fields
     """A turn with defaults for what a test does not care about."""
     fields.setdefault("created_at", now())
     return Turn(turn_id=turn_id, user_message=user, assistant_message=assistant, **fields)
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + seconds
-    while True:
-        if value := condition():
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.02)

@@ -2,7 +2,7 @@
 
 A message is words separated by spaces. `gate:NAME` waits until a file NAME exists beside the calls file,
 `retryable:N` and `final:N` fail the first N calls of the turn, `raise:N` with an exception that can't be pickled,
-`stream:N` answers in N pieces. Any other word is echoed.
+`stream:N` answers in N pieces, `short` with two letters. Any other word is echoed.
 """
 
 import os
@@ -35,7 +35,8 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
         calls.write(f"{request.turn_id}\n")
     number = calls_of(folder, request.turn_id)
     pieces = 1
-    for word in request.message.split():
+    words = request.message.split()
+    for word in words:
         name, _, value = word.partition(":")
         if name == "gate":
             while not (folder / value).exists():
@@ -48,7 +49,7 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
             raise UnpicklableError(request.message)
         elif name == "stream":
             pieces = int(value)
-    answer = f"re: {request.message} [{len(messages)} messages]"
+    answer = "ok" if "short" in words else f"re: {request.message} [{len(messages)} messages]"
     size = -(-len(answer) // pieces)
     for start in range(0, len(answer), size):
         yield answer[start : start + size]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,6 +42,7 @@ class Stack:
         self.environment: dict[str, str] = dict(environment or {})
         self._concurrency = concurrency
         self._exit = ExitStack()
+        self._pause = threading.Event()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -82,12 +84,16 @@ class Stack:
         self.processes[name] = process
         self._exit.callback(_stop, process)
 
-    def check(self) -> None:
-        """Raise when one of the processes has ended.
+    def wait(self, seconds: float) -> None:
+        """Wait, as long as all processes run.
+
+        Args:
+            seconds: How long.
 
         Raises:
             RuntimeError: Says which one and where its log is.
         """
+        self._pause.wait(seconds)
         for name, process in self.processes.items():
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended with code {process.returncode}, see {self.folder / f'{name}.log'}")

@@ -29,7 +29,7 @@ class EmbeddedValkey:
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.folder = folder
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -105,7 +105,8 @@ class EmbeddedValkey:
             self._process.send_signal(signal.SIGCONT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port on loopback that nobody uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -4,10 +4,17 @@
 -- ARGV  1 turn_id   2 turn as JSON, an object   3 turns to keep at most   4 ttl ms, or 0 for none
 --       5 scope tag   6 promote_after ms, or -1 when nobody promotes   7 turns above which promotion is due at once
 --       8 epoch the ledger must have the turn under, or "" when there is no ledger
--- Returns {1 appended | 0 was there already | -1 the turn was forgotten, turns dropped}.
+-- Returns {1 appended | 0 was appended before | -1 the turn was forgotten, turns dropped}.
 
-if ARGV[8] ~= "" and redis.call("HGET", KEYS[4], "epoch") ~= ARGV[8] then
-  return { -1, 0 }
+if ARGV[8] ~= "" then
+  local epoch, state = unpack(redis.call("HMGET", KEYS[4], "epoch", "state"))
+  if epoch ~= ARGV[8] then
+    return { -1, 0 }
+  end
+  if state ~= "completed" then
+    -- Persisted before, and perhaps promoted since: a late second delivery must not bring it back to the end.
+    return { 0, 0 }
+  end
 end
 if redis.call("SADD", KEYS[2], ARGV[1]) == 0 then
   return { 0, 0 }

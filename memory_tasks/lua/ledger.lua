@@ -3,7 +3,7 @@
 -- KEYS  1 entry   2 events   3 scope   4 mailbox   5 sweep   6 dead
 -- ARGV  1 command   2 turn tag   3 epoch, or ""   4... arguments of the command, named where it is defined below
 --
--- Entry: v, state, epoch, request, context, reply, calls, lease, lease_until, retry_at, long_term, published,
+-- Entry: v, state, epoch, request, context, reply, calls, lease, lease_until, contested, retry_at, long_term, published,
 -- deliveries:STEP, attempts:STEP, error, failed_step, resume, STATE_at. All times are ms of this server's clock.
 -- The epoch is the moment of acceptance: an entry made anew after a forget has another one.
 
@@ -52,9 +52,14 @@ local function advance(grace)
   return next
 end
 
+local function drop_lease()
+  redis.call("HDEL", ENTRY, "lease", "lease_until", "contested")
+end
+
 -- Nothing is left to do: drop what only the work needed, keep the rest for a while for those who ask.
 local function finish(ttl)
-  redis.call("HDEL", ENTRY, "request", "context", "lease", "lease_until", "retry_at", "long_term", "published")
+  drop_lease()
+  redis.call("HDEL", ENTRY, "request", "context", "retry_at", "long_term", "published")
   redis.call("PEXPIRE", ENTRY, ttl)
   redis.call("PEXPIRE", EVENTS, ttl)
   redis.call("ZREM", SWEEP, tag)
@@ -63,7 +68,8 @@ end
 local function fail(step, error, grace)
   set("resume", get("state"), "failed_step", step, "error", error)
   enter("failed")
-  redis.call("HDEL", ENTRY, "lease", "lease_until", "retry_at")
+  drop_lease()
+  redis.call("HDEL", ENTRY, "retry_at")
   redis.call("ZADD", DEAD, now, tag)
   redis.call("ZREM", SWEEP, tag)
   event("type", "failed", "step", step, "error", error)
@@ -115,8 +121,15 @@ function commands.begin(step, deadline, max_deliveries, token, grace)
   if not is_needed(step) then
     return { RANK[get("state")] >= AFTER[step] and "done" or "stale", "" }
   end
-  local lease_until, retry_at = get("lease_until", "retry_at")
-  if now < tonumber(lease_until or 0) or now < tonumber(retry_at or 0) then
+  local lease_until, contested, retry_at = get("lease_until", "contested", "retry_at")
+  if now < tonumber(lease_until or 0) or now < tonumber(contested or 0) or now < tonumber(retry_at or 0) then
+    return { "busy" }
+  end
+  if lease_until and not contested then
+    -- The holder may only have been cut off from this server. Now that the server answers again, it gets the time of
+    -- one more lease to come back with what has been paid for.
+    set("contested", now + deadline)
+    attention_in(deadline)
     return { "busy" }
   end
   if redis.call("HINCRBY", ENTRY, "deliveries:" .. step, 1) > tonumber(max_deliveries) then
@@ -124,6 +137,7 @@ function commands.begin(step, deadline, max_deliveries, token, grace)
   end
   redis.call("HDEL", ENTRY, "published", "retry_at")
   if step == "complete" then
+    drop_lease()
     set("lease", token, "lease_until", now + deadline)
     redis.call("HINCRBY", ENTRY, "calls", 1)
   end
@@ -151,6 +165,7 @@ function commands.renew(token, lease)
     return 0
   end
   set("lease_until", now + lease)
+  redis.call("HDEL", ENTRY, "contested")
   attention_in(lease)
   return 1
 end
@@ -177,7 +192,8 @@ function commands.completed(reply, grace)
     return 0
   end
   set("reply", reply)
-  redis.call("HDEL", ENTRY, "context", "lease", "lease_until")
+  drop_lease()
+  redis.call("HDEL", ENTRY, "context")
   enter("completed")
   event("type", "completed")
   attention_in(grace)
@@ -226,7 +242,7 @@ function commands.retry(step, token, error, delay, max_attempts, grace)
   if redis.call("HINCRBY", ENTRY, "attempts:" .. step, 1) >= tonumber(max_attempts) then
     return { "dead", fail(step, error, grace) }
   end
-  redis.call("HDEL", ENTRY, "lease", "lease_until")
+  drop_lease()
   set("error", error, "retry_at", now + delay)
   attention_in(delay)
   return { "retry" }

@@ -38,7 +38,7 @@ class Features:
         return self.pks.nbytes + self.lengths.nbytes + self.times.nbytes + self.vectors.nbytes
 
     def order(self) -> Ints:
-        """Positions by scope, and by time within it: a turn that was stored early still stands between its neighbours."""
+        """Positions by scope, and by time within it: a turn stored early still stands between its neighbours."""
         if not (np.diff(self.times) < 0).any():
             return np.arange(self.size)
         scope = np.searchsorted(self.starts, np.arange(self.size), side="right")

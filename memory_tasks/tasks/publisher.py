@@ -1,6 +1,7 @@
 """Sends the steps of a turn to the workers."""
 
 import logging
+import ssl
 from typing import Any
 
 from celery import Celery, Signature, chain
@@ -36,6 +37,10 @@ def configure(app: Celery, settings: Settings) -> Celery:
         worker_enable_remote_control=True,
         timezone="UTC",
     )
+    if settings.broker.startswith(("redis://", "rediss://")):
+        app.conf.broker_transport = "memory_tasks.tasks.transport:Transport"
+    if settings.broker.startswith("rediss://"):
+        app.conf.broker_use_ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     return app
 
 

@@ -16,8 +16,6 @@ from memory_tasks.tasks.reply import Checkpoint, ReplySteps
 from memory_tasks.tasks.runtime import Runtime, ServiceFactory
 from memory_tasks.tasks.upkeep import sweep
 
-CARRIED_RETRY_SECONDS = 5
-
 
 def _nowhere(_: str) -> None:
     return None
@@ -77,8 +75,10 @@ def register(
         except StoreUnavailableError as error:
             if carried is None:
                 raise
-            # The answer is nowhere but in this message, so the message itself has to wait for the ledger.
-            raise self.retry(exc=error, countdown=CARRIED_RETRY_SECONDS, max_retries=None) from None
+            # The answer is nowhere but in this message, so the message itself waits for the ledger, and
+            # comes before anybody may take the call over.
+            wait = runtime.settings.completion_lease / 4
+            raise self.retry(exc=error, countdown=wait, max_retries=None) from None
 
     @task("memory_tasks.sweep")
     def sweep_turns() -> None:

@@ -110,10 +110,13 @@ class ReplySteps:
         return self._save(ref, make_reply(request, recall, completion))
 
     def _save(self, ref: TurnRef, reply: Reply) -> dict[str, Any] | None:
+        settings = self._runtime.settings
+        # A message could only go to the same server, so there is nothing better to do than to go on offering.
+        patience = SAVE_PATIENCE if settings.broker != settings.redis_url else settings.visibility_timeout
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_delay(SAVE_PATIENCE),
-            wait=wait_random_exponential(multiplier=0.1, max=2),
+            stop=stop_after_delay(patience),
+            wait=wait_random_exponential(multiplier=0.1, max=settings.completion_lease / 4),
             reraise=True,
         )
         try:

@@ -55,7 +55,7 @@ def test_an_error_never_shows_the_text() -> None:
 
 def test_times_need_a_zone_and_become_utc() -> None:
     with pytest.raises(InvalidInputError, match="created_at"):
-        ReplyRequest.checked(scope=SCOPE, message="hi", created_at=datetime(2024, 1, 1))  # noqa: DTZ001
+        ReplyRequest.checked(scope=SCOPE, message="hi", created_at=datetime(2024, 1, 1))
     told = datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     turn = Turn(turn_id="t", user_message="u", assistant_message="", created_at=told)
     assert turn.created_at == datetime(2024, 1, 1, tzinfo=UTC)

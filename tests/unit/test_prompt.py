@@ -13,7 +13,9 @@ def hit(user: str, assistant: str = "ok") -> Hit:
 
 
 def test_the_order_is_system_memories_recent_message() -> None:
-    messages = build("Be brief.", [hit("I like tea")], [make_turn("t", "hi", "hello"), make_turn("t2", "x", "")], "now", 99)
+    messages = build(
+        "Be brief.", [hit("I like tea")], [make_turn("t", "hi", "hello"), make_turn("t2", "x", "")], "now", 99
+    )
     assert [m.role for m in messages] == ["system", "system", "user", "assistant", "user", "user"]
     assert messages[0].content == "Be brief."
     assert UNTRUSTED in messages[1].content

@@ -1,0 +1,53 @@
+"""A long-term store that fails on demand, around a real one."""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from memory_tasks import Hit, Memory, Scope, StoreUnavailableError
+from memory_tasks.models import Across
+from memory_tasks.ports import LongTermStore
+
+FAULTS = "TEST_FAULTS"
+"""Names the folder in the environment of a worker."""
+
+
+class FaultyStore:
+    """Fails in the share of its calls (0 to 1) that a file `search` or `upsert` in the folder holds.
+
+    Args:
+        store: The real one.
+        folder: Read at every call, so that a test can break and repair a running worker.
+    """
+
+    def __init__(self, store: LongTermStore, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+
+    def _maybe_fail(self, operation: str) -> None:
+        file = self._folder / operation
+        if file.exists() and random.random() < float(file.read_text() or 1):
+            raise StoreUnavailableError(f"{operation} fails because the test says so")
+
+    def search(self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation") -> list[Hit]:
+        self._maybe_fail("search")
+        return self._store.search(scope, query, limit, across=across)
+
+    def upsert(self, memories: Sequence[Memory], /) -> None:
+        self._maybe_fail("upsert")
+        self._store.upsert(memories)
+
+    def delete(self, scope: Scope, turn_ids: Sequence[str], /) -> int:
+        return self._store.delete(scope, turn_ids)
+
+    def forget(self, scope: Scope, /) -> int:
+        return self._store.forget(scope)
+
+    def forget_user(self, user_id: str, /) -> int:
+        return self._store.forget_user(user_id)
+
+    def count(self, scope: Scope, /) -> int:
+        return self._store.count(scope)
+
+    def export(self, user_id: str | None = None, scope: Scope | None = None, /) -> Iterator[Memory]:
+        return self._store.export(user_id, scope)
