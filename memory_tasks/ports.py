@@ -54,13 +54,13 @@ class Embedder(Protocol):
 class ImportanceScorer(Protocol):
     """Says how much a turn matters, from 0 to 1."""
 
-    def __call__(self, turn: Turn, /) -> float: ...
+    def __call__(self, turn: Turn, /) -> float | Awaitable[float]: ...
 
 
 class RecallPolicy(Protocol):
     """Says whether long-term memory should be searched for a message at all."""
 
-    def __call__(self, request: ReplyRequest, recent: Sequence[Turn], /) -> bool: ...
+    def __call__(self, request: ReplyRequest, recent: Sequence[Turn], /) -> bool | Awaitable[bool]: ...
 
 
 class WorkingStore(Protocol):

@@ -102,7 +102,7 @@ def test_a_message_delivered_again_and_again_changes_nothing(own_system: System)
     ref = TurnRef(scope=SCOPE, turn_id=pending.turn_id, epoch=status.epoch)
     publisher = own_system.client._publisher
     for state in ("accepted", "recalled", "completed", "persisted"):
-        publisher.publish(ref, state)  # type: ignore[arg-type]
+        publisher.publish(ref, state)
     after = own_system.client.reply("ann", "c1", "after")
     after.wait_persisted()
     wait_for(lambda: not own_system.client.redis.llen("reply") + own_system.client.redis.llen("persist"), "the queues")

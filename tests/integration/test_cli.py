@@ -1,0 +1,153 @@
+"""The command line, as a person uses it: real processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from memory_tasks import TurnFailedError
+from memory_tasks.cli import app
+from tests.conditions import wait_for
+from tests.system import System
+
+COMMAND = (sys.executable, "-m", "memory_tasks")
+
+
+def clean_environment(**settings: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_TASKS_")}
+    return {**kept, "COLUMNS": "160", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **settings}
+
+
+def processes_using(folder: Path) -> list[str]:
+    """Command lines of running processes that name a folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to look for left processes")
+def test_the_demo_recalls_what_only_long_term_memory_has_and_leaves_nothing(tmp_path: Path) -> None:
+    environment = clean_environment(TMPDIR=str(tmp_path))
+    done = subprocess.run([*COMMAND, "demo"], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Mia" in done.stdout
+    assert "recall found it" in done.stdout
+    assert re.search(r"recalled \+\d+ ms, completed \+\d+ ms, persisted", done.stdout)
+    assert list(tmp_path.iterdir()) == []
+    assert processes_using(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing_either(tmp_path: Path, how: signal.Signals) -> None:
+    environment = clean_environment(TMPDIR=str(tmp_path))
+    process = subprocess.Popen(
+        [*COMMAND, "demo"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("you"):
+            break
+    process.send_signal(how)
+    process.stdout.read()
+    assert process.wait(60) != 0
+    assert list(tmp_path.iterdir()) == []
+    assert processes_using(tmp_path) == []
+
+
+def test_up_runs_until_interrupted_and_keeps_its_data(tmp_path: Path) -> None:
+    environment = clean_environment()
+    data = tmp_path / "data"
+    for turn in ("first", "second"):
+        process = subprocess.Popen(
+            [*COMMAND, "up", "--data", str(data)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        wait_for(lambda: (data / "redis-url").exists() and (data / "redis-url").read_text(), "the stack to start")
+        chat = subprocess.run(
+            [*COMMAND, "chat", "--data", str(data), "--user", "ann"],
+            env=environment,
+            input=f"!the {turn} tea is sencha\n\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert chat.returncode == 0, chat.stdout + chat.stderr
+        assert ("first tea" in chat.stdout) == (turn == "second")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert process.stdout is not None
+        assert "data is kept" in process.stdout.read()
+    assert processes_using(data) == []
+
+
+def run(system: System, *arguments: str) -> tuple[int, str]:
+    """Run a command in this process, with the settings of a system."""
+    settings = {name: value for name, value in system.environment.items() if name.startswith("MEMORY_TASKS_")}
+    result = CliRunner().invoke(app, arguments, env={**settings, "COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+def test_status_and_failed(threads_on_redis: System) -> None:
+    system = threads_on_redis
+    pending = system.client.reply("cli", "c1", "final:1 [bold]x[/]", idempotency_key="[red]turn")
+    with pytest.raises(TurnFailedError):
+        pending.result()
+    code, output = run(system, "status", "[red]turn")
+    assert code == 0
+    assert re.search(r"state\s+failed", output)
+    assert re.search(r"model calls\s+1", output)
+    code, output = run(system, "failed", "list")
+    assert "[red]turn" in output
+    assert "complete" in output
+    assert "CompletionError" in output
+    named = ("--user", "cli", "--conversation", "c1")
+    assert "CompletionError" in run(system, "failed", "show", "[red]turn", *named)[1]
+    assert run(system, "failed", "retry", "[red]turn")[0] == 0
+    assert pending.wait_persisted().calls == 2
+    assert run(system, "failed", "drop", "[red]turn")[0] == 1
+
+    dropped = system.client.reply("cli", "c1", "final:9 x", idempotency_key="drop me")
+    with pytest.raises(TurnFailedError):
+        dropped.result()
+    assert "Dropped" in run(system, "failed", "drop", "drop me")[1]
+    code, output = run(system, "status", "drop me")
+    assert code == 1
+    assert "UnknownTurnError" in output
+
+
+def test_no_dead_letters_is_said_in_words(own_system: System) -> None:
+    assert "No dead letters" in run(own_system, "failed", "list")[1]
+
+
+def test_wrong_use_is_explained(own_system: System) -> None:
+    code, output = run(own_system, "status", "t", "--user", "ann")
+    assert code == 2
+    assert "--conversation" in output
+    own_system.environment["MEMORY_TASKS_RECENT_TURN"] = "4"
+    code, output = run(own_system, "failed", "list")
+    assert code == 1
+    assert "did you mean MEMORY_TASKS_RECENT_TURNS" in output
+    assert "memory-tasks demo" in run(own_system, "--help")[1]
+
+
+def test_up_ends_when_a_part_ends(tmp_path: Path) -> None:
+    environment = clean_environment(MEMORY_TASKS_COMPLETER="no_such_module:thing", MEMORY_TASKS_RETRY_CAP="9999")
+    done = subprocess.run(
+        [*COMMAND, "up", "--data", str(tmp_path)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert ".log" in done.stdout + done.stderr

@@ -1,0 +1,78 @@
+"""Promotion by beat and workers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory_tasks import Scope
+from tests.conditions import wait_for
+from tests.system import System
+from workers.valkey import EmbeddedValkey
+
+SCOPE = Scope(user_id="ann", conversation_id="c1")
+
+
+@pytest.fixture
+def system(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[System]:
+    """Turns are old after half a second."""
+    made = System(tmp_path, own_valkey.url, promote_after=0.5, promote_batch=3)
+    yield made
+    made.close()
+
+
+def promoted(system: System) -> list[str]:
+    return [memory.turn.user_message for memory in system.service.long_term.export(None, SCOPE)]
+
+
+def test_aged_turns_move_in_order_and_the_scope_leaves_the_registry(system: System) -> None:
+    system.start_beat()
+    system.start_worker()
+    for n in range(10):
+        system.client.reply("ann", "c1", f"m{n}", remember=n == 4)
+    wait_for(lambda: len(promoted(system)) == 10, "all turns to be promoted")
+    wait_for(lambda: system.service.working.recent(SCOPE, 100) == [], "working memory to be empty")
+    assert sorted(promoted(system)) == sorted(f"m{n}" for n in range(10))
+    due = system.client.keys.scope(SCOPE).shard.due
+    wait_for(lambda: system.client.redis.zcard(due) == 0, "the scope to leave the registry")
+
+
+def test_what_exceeds_working_memory_moves_whatever_its_age(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
+    system = System(tmp_path, own_valkey.url, max_turns=10)
+    system.start_beat()
+    system.start_worker()
+    for n in range(30):
+        system.client.reply("ann", "c1", f"m{n}")
+    wait_for(lambda: len(promoted(system)) == 20, "twenty turns to be promoted")
+    assert promoted(system) == [f"m{n}" for n in range(20)]
+    assert [turn.user_message for turn in system.service.working.recent(SCOPE, 100)] == [f"m{n}" for n in range(20, 30)]
+    system.close()
+
+
+def test_without_a_worker_nothing_piles_up(system: System) -> None:
+    system.start_worker()
+    for n in range(5):
+        system.client.reply("ann", f"c{n}", "m").wait_persisted()
+    system.stop("worker")
+    system.start_beat()
+    redis = system.client.redis
+    # Beat alone only sends its own entries, which expire; one look finds each scope once.
+    wait_for(lambda: redis.llen("promote") >= 4, "beat to tick")
+    system.kill("beat")
+    redis.delete("promote", "persist")
+    system.start_worker("promoter", queues="promote")
+    system.start_beat("again")
+    wait_for(lambda: sum(1 for _ in system.service.long_term.export("ann")) == 5, "all to be promoted")
+
+
+def test_a_long_outage_keeps_the_turns(system: System) -> None:
+    system.start_beat()
+    system.start_worker()
+    (system.faults / "upsert").write_text("1")
+    for n in range(3):
+        system.client.reply("ann", "c1", f"m{n}").wait_persisted()
+    wait_for(lambda: "StoreUnavailableError" in system.log("worker"), "promotion to fail")
+    assert len(system.service.working.recent(SCOPE, 100)) == 3
+    (system.faults / "upsert").unlink()
+    wait_for(lambda: len(promoted(system)) == 3, "promotion to succeed", 60)
+    assert promoted(system) == ["m0", "m1", "m2"]
