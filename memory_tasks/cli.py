@@ -158,6 +158,17 @@ def status(turn: TurnId, user: User = None, conversation: Conversation = None, d
         _show_status(_find(client, turn, user, conversation))
 
 
+@app.command()
+def settings() -> None:
+    """Every setting with its default and meaning."""
+    from memory_tasks.settings import Settings
+
+    table = Table("environment variable", "default", "meaning", box=None)
+    for row in Settings.documented():
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
 @failed_app.command("list")
 def failed_list(data: DataFolder = DATA) -> None:
     """All dead letters, with their error and age."""

@@ -212,7 +212,10 @@ class MemoryConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    system_prompt: str = "You are a helpful assistant. Use what you know about the user where it is relevant."
+    system_prompt: str = Field(
+        "You are a helpful assistant. Use what you know about the user where it is relevant.",
+        description="First message to the model.",
+    )
     recent_turns: int = Field(8, ge=0, description="Latest turns of the conversation that the model sees.")
     recall_top_k: int = Field(4, ge=0, description="Memories recalled from long-term memory for a message.")
     recall_from: Across = Field("conversation", description='"conversation", or "user" for all their conversations.')

@@ -1,6 +1,8 @@
 """All settings, read from the environment with the prefix MEMORY_TASKS_."""
 
+import json
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
@@ -103,6 +105,14 @@ class Settings(BaseSettings, MemoryConfig):
             raise SettingsError(f"settings ({PREFIX}...): {describe(error)}") from None
         settings.check()
         return settings
+
+    @classmethod
+    def documented(cls) -> Iterator[tuple[str, str, str]]:
+        """Name of the environment variable, default and meaning of every setting."""
+        for name, field in cls.model_fields.items():
+            default = field.default
+            shown = json.dumps(default) if isinstance(default, tuple) else "" if default is None else f"{default}"
+            yield f"{PREFIX}{name.upper()}", shown, field.description or ""
 
     def check(self) -> None:
         """Refuse combinations in which a task would be sent again while it may still run, or data would be lost.

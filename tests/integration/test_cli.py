@@ -142,6 +142,8 @@ def test_wrong_use_is_explained(own_system: System) -> None:
     assert code == 1
     assert "did you mean MEMORY_TASKS_RECENT_TURNS" in output
     assert "memory-tasks demo" in run(own_system, "--help")[1]
+    del own_system.environment["MEMORY_TASKS_RECENT_TURN"]
+    assert "MEMORY_TASKS_RECENT_TURNS" in run(own_system, "settings")[1]
 
 
 def test_up_ends_when_a_part_ends(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from memory_tasks import Settings, SettingsError
@@ -94,3 +96,12 @@ def test_openai_without_a_key_says_which(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(SettingsError, match="OPENAI_API_KEY"):
         load_completer(Settings.load(completer="openai"))
+
+
+def test_the_readme_has_every_setting() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = [
+        f"| `{name.removeprefix('MEMORY_TASKS_')}` | {f'`{default}`' if default else ''} | {meaning} |"
+        for name, default, meaning in Settings.documented()
+    ]
+    assert [row for row in rows if row not in readme] == [], "put these lines into the README's table"
