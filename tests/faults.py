@@ -1,7 +1,15 @@
-"""A long-term store that fails on demand, around a real one."""
+"""Faults that a test orders from outside a running worker, through files in a folder.
 
+`kill-NAME` kills the first process that crosses the boundary NAME, with SIGKILL, and is used up by that; `pause-NAME`
+holds whoever is there until it is removed; `search` and `upsert` make the long-term store fail.
+"""
+
+import os
 import random
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from memory_tasks import Hit, Memory, Scope, StoreUnavailableError
@@ -10,6 +18,19 @@ from memory_tasks.ports import LongTermStore
 
 FAULTS = "TEST_FAULTS"
 """Names the folder in the environment of a worker."""
+
+
+def checkpoint(name: str) -> None:
+    """Cross a boundary, if it is allowed."""
+    folder = os.environ.get(FAULTS)
+    if not folder:
+        return
+    waiting = threading.Event()
+    while (Path(folder) / f"pause-{name}").exists():
+        waiting.wait(0.02)
+    with suppress(FileNotFoundError):
+        (Path(folder) / f"kill-{name}").rename(Path(folder) / f"killed-{name}-{os.getpid()}")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FaultyStore:

@@ -2,16 +2,21 @@
 
 A message is words separated by spaces. `gate:NAME` waits until a file NAME exists beside the calls file,
 `retryable:N` and `final:N` fail the first N calls of the turn, `raise:N` with an exception that can't be pickled,
-`stream:N` answers in N pieces, `short` with two letters. Any other word is echoed.
+`stream:N` answers in N pieces, `work:SECONDS` takes its time, `short` with two letters. Any other word is echoed.
 """
 
 import os
 import threading
 import time
+import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from memory_tasks import Completion, CompletionError, Message, ReplyRequest, RetryableCompletionError
+from tests.faults import checkpoint
 
 CALLS = "TEST_MODEL_CALLS"
 
@@ -23,29 +28,56 @@ class UnpicklableError(Exception):
         super().__init__(f"secret detail: {text}", threading.Lock())
 
 
-def calls_of(folder: Path, turn_id: str) -> int:
-    """How often the model was called for a turn."""
-    file = folder / "calls"
-    return file.read_text().split("\n").count(turn_id) if file.exists() else 0
+@dataclass
+class Call:
+    """One call: which process made it, and when its answer was complete."""
+
+    pid: int
+    ended: float | None = None
+
+
+def read_calls(folder: Path) -> dict[str, list[Call]]:
+    """All calls of the model by turn, in order."""
+    calls: dict[str, list[Call]] = defaultdict(list)
+    open_calls: dict[str, Call] = {}
+    for line in (folder / "calls").read_text().splitlines():
+        what, turn, mark, pid, at = line.split(" ")
+        if what == "begin":
+            open_calls[mark] = Call(int(pid))
+            calls[unquote(turn)].append(open_calls[mark])
+        else:
+            open_calls[mark].ended = float(at)
+    return calls
 
 
 def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str | Completion]:
     folder = Path(os.environ[CALLS])
-    with (folder / "calls").open("a") as calls:
-        calls.write(f"{request.turn_id}\n")
-    number = calls_of(folder, request.turn_id)
-    pieces = 1
+    mark = uuid.uuid4().hex
+
+    def note(what: str) -> None:
+        # One short write at the end of the file: whole lines, whatever other processes write.
+        with (folder / "calls").open("a") as calls:
+            calls.write(f"{what} {quote(request.turn_id)} {mark} {os.getpid()} {time.time()}\n")
+
+    def number() -> int:
+        return len(read_calls(folder)[request.turn_id])
+
+    note("begin")
+    checkpoint("complete.in_call")
     words = request.message.split()
+    pieces = 1
     for word in words:
         name, _, value = word.partition(":")
         if name == "gate":
             while not (folder / value).exists():
                 time.sleep(0.01)
-        elif name == "retryable" and number <= int(value):
+        elif name == "work":
+            time.sleep(float(value))
+        elif name == "retryable" and number() <= int(value):
             raise RetryableCompletionError("overloaded", retry_after=0.2)
-        elif name == "final" and number <= int(value):
+        elif name == "final" and number() <= int(value):
             raise CompletionError("refused")
-        elif name == "raise" and number <= int(value):
+        elif name == "raise" and number() <= int(value):
             raise UnpicklableError(request.message)
         elif name == "stream":
             pieces = int(value)
@@ -55,4 +87,5 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
         yield answer[start : start + size]
         if pieces > 1:
             time.sleep(0.06)
+    note("end")
     yield Completion(text="", model="stand-in", input_tokens=len(messages), output_tokens=1)

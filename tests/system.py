@@ -68,7 +68,11 @@ class System:
 
     def calls(self, turn_id: str) -> int:
         """How often the model was called for a turn."""
-        return model.calls_of(self.folder, turn_id)
+        return len(self.call_records().get(turn_id, []))
+
+    def call_records(self) -> dict[str, list[model.Call]]:
+        """All calls of the model, by turn."""
+        return model.read_calls(self.folder)
 
     def log(self, name: str) -> str:
         """What a process has written."""

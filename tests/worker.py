@@ -1,13 +1,6 @@
-"""The Celery app of the tests: ours, with a checkpoint that can kill the process at a named boundary.
-
-`TEST_FAULTS` names a folder. A file `kill-NAME` in it kills the first process that crosses the boundary NAME, with
-SIGKILL, and is used up by that; a file `pause-NAME` holds whoever is there until it is removed.
-"""
+"""The Celery app of the tests: ours, with the faults of `tests.faults`."""
 
 import os
-import signal
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 from celery import Celery
@@ -17,19 +10,7 @@ from memory_tasks import MemoryService, Settings, register
 from memory_tasks.factory import service_from_settings
 from memory_tasks.tasks import reply
 from memory_tasks.tasks.publisher import configure
-from tests.faults import FAULTS, FaultyStore
-
-
-def checkpoint(name: str) -> None:
-    folder = os.environ.get(FAULTS)
-    if not folder:
-        return
-    waiting = threading.Event()
-    while (Path(folder) / f"pause-{name}").exists():
-        waiting.wait(0.02)
-    with suppress(FileNotFoundError):
-        (Path(folder) / f"kill-{name}").rename(Path(folder) / f"killed-{name}-{os.getpid()}")
-        os.kill(os.getpid(), signal.SIGKILL)
+from tests.faults import FAULTS, FaultyStore, checkpoint
 
 
 def service(settings: Settings) -> MemoryService:
