@@ -4,7 +4,7 @@ import logging
 import ssl
 from typing import Any
 
-from celery import Celery, Signature, chain
+from celery import Celery, Signature
 
 from memory_tasks.ledger import TurnRef
 from memory_tasks.models import State
@@ -21,6 +21,8 @@ QUEUES = {
     "memory_tasks.promote": "promote",
 }
 """The queue of each task."""
+
+STEPS = ("memory_tasks.recall", "memory_tasks.complete", "memory_tasks.persist")
 
 
 def configure(app: Celery, settings: Settings) -> Celery:
@@ -72,8 +74,18 @@ class Publisher:
         Raises:
             Exception: Whatever the broker's client raises. The turn is in the ledger: the sweep sends it again.
         """
-        steps = self._steps(ref)[{"accepted": 0, "recalled": 1}.get(state, 2) :]
-        chain(*steps, app=self._app).apply_async() if len(steps) > 1 else steps[0].apply_async()
+        first, *rest = STEPS[{"accepted": 0, "recalled": 1}.get(state, 2) :]
+        reference = ref.model_dump(mode="json")
+        self._app.send_task(
+            first,
+            kwargs={"ref": reference},
+            queue=QUEUES[first],
+            # The same message that celery.chain would make, in half the time. Celery takes the next step from the end.
+            chain=[self._signature(name, reference) for name in reversed(rest)],
+            ignore_result=True,
+            argsrepr="()",
+            kwargsrepr=repr({"turn_id": ref.turn_id}),
+        )
 
     def try_publish(self, ref: TurnRef | None, state: State = "accepted") -> None:
         """Like `publish`, for callers that leave a failure to the sweep."""
@@ -88,19 +100,8 @@ class Publisher:
                 type(error).__name__,
             )
 
-    def _steps(self, ref: TurnRef) -> list[Signature]:
-        reference = ref.model_dump(mode="json")
-        return [
-            self._signature("memory_tasks.recall", reference),
-            self._signature("memory_tasks.complete", reference),
-            # Not immutable: the chain hands on what `complete` returns, which is None but for one exception.
-            self._app.signature(
-                "memory_tasks.persist",
-                kwargs={"ref": reference},
-                queue=QUEUES["memory_tasks.persist"],
-                ignore_result=True,
-            ),
-        ]
-
     def _signature(self, name: str, reference: dict[str, Any]) -> Signature:
-        return self._app.signature(name, args=[reference], queue=QUEUES[name], immutable=True, ignore_result=True)
+        # The chain hands on what `complete` returns, which is None but for one exception, to `persist` alone.
+        immutable = name != "memory_tasks.persist"
+        kwargs = {"ref": reference}
+        return self._app.signature(name, kwargs=kwargs, queue=QUEUES[name], immutable=immutable, ignore_result=True)

@@ -52,6 +52,7 @@ def register(
     def task(name: str, **options: Any) -> Any:
         return app.task(
             name=name,
+            shared=False,  # other apps of the process get none of them
             queue=QUEUES[name],
             acks_late=True,
             reject_on_worker_lost=True,
