@@ -31,6 +31,7 @@ from workers.valkey import EmbeddedValkey
 ROUNDS = 400
 USER = "bench"
 SCOPE_TURNS = 500
+LATE_MS = 100
 
 
 class Bench:
@@ -145,6 +146,11 @@ class Report:
         """Add a number without a floor."""
         self._table.add_row(what, "", value, "", "", "")
 
+    def count(self, what: str, number: int, detail: str) -> None:
+        """Add a number that has to be 0."""
+        self.failed += number > 0
+        self._table.add_row(what, "", f"{number} ({detail})", "", "0", "MISSED" if number else "held")
+
     def show(self) -> None:
         """Print it."""
         Console(width=120).print(self._table)
@@ -197,6 +203,18 @@ def slow_model(bench: Bench, report: Report) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda handle: handle.result(60), handles))
     report.add("200 conversations, 1 s model, 100 threads", floor, time.perf_counter() - started, 1.25, "s")
+
+
+def lateness(bench: Bench, report: Report, count: int) -> None:
+    """How long after the answer was saved, by Redis' clock, result() returned it: a wake-up that is lost shows."""
+    late = []
+    for number in range(count):
+        pending = bench.client.reply(USER, f"late-{number}", "hello")
+        pending.result()
+        returned = time.time()
+        late.append((returned - pending.status().times["completed"].timestamp()) * 1000)
+    over = sum(milliseconds > LATE_MS for milliseconds in late)
+    report.count(f"replies of {count} returned over {LATE_MS} ms late", over, f"worst {max(late):.0f} ms")
 
 
 def accepting(bench: Bench, report: Report) -> None:
@@ -253,6 +271,7 @@ def main() -> int:
                 latency(bench, report, "", 1.6)
                 throughput(bench, report)
                 slow_model(bench, report)
+                lateness(bench, report, 10_000)
             accepting(Bench(folder, valkey.url, recall=False), report)
             bench = Bench(folder, valkey.url, recall=True)
             bench.redis.delete("reply")

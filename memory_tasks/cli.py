@@ -169,6 +169,24 @@ def settings() -> None:
     console.print(table)
 
 
+@app.command()
+def health(
+    worker: Annotated[str | None, typer.Option(help="Ask only this worker, by its node name: celery@host.")] = None,
+    data: DataFolder = DATA,
+) -> None:
+    """For probes: exit code 0 when all is well, 1 with what to do. With --worker, only whether that one consumes."""
+    from memory_tasks.health import system_problems, worker_problem
+
+    with _client(data) as client:
+        found = [worker_problem(client, worker)] if worker else system_problems(client)
+        problems = [problem for problem in found if problem]
+    for problem in problems:
+        errors.print(Text(problem), style="red")
+    if problems:
+        raise typer.Exit(1)
+    console.print("All is well.")
+
+
 @failed_app.command("list")
 def failed_list(data: DataFolder = DATA) -> None:
     """All dead letters, with their error and age."""

@@ -179,8 +179,8 @@ class MemoryClient:
         self.redis = connect(settings.redis_url)
         self.ledger = Ledger(self.redis, settings)
         self.keys: Keys = self.ledger.keys
-        self._app = app or configure(Celery("memory_tasks_client", set_as_current=False), settings)
-        self._publisher = Publisher(self._app)
+        self.app = app or configure(Celery("memory_tasks_client", set_as_current=False), settings)
+        self._publisher = Publisher(self.app)
         # A client of redis.asyncio belongs to the event loop it was first used on.
         self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
 
@@ -307,4 +307,4 @@ class MemoryClient:
     def close(self) -> None:
         """Close the connections of this client."""
         self.redis.close()
-        self._app.close()
+        self.app.close()

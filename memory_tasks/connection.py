@@ -88,6 +88,29 @@ def reaching(client: Any) -> Iterator[None]:
         ) from error
 
 
+def durability_warnings(client: Any) -> list[str]:
+    """What about a server may lose data that it has acknowledged, each with its remedy; empty when nothing does.
+
+    Raises:
+        StoreUnavailableError: It can't be asked.
+    """
+    with reaching(client):
+        found = {**client.info("memory"), **client.info("persistence")}
+    warnings = []
+    policy = found.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        warnings.append(
+            f"Redis at {where(client)} may evict turns (maxmemory-policy {policy}): "
+            "run CONFIG SET maxmemory-policy noeviction"
+        )
+    if not int(found.get("aof_enabled", 1)):
+        warnings.append(
+            f"Redis at {where(client)} has no append-only file and loses turns in a crash: "
+            "run CONFIG SET appendonly yes"
+        )
+    return warnings
+
+
 class Scripts:
     """The package's Lua files, by name; each is loaded when Redis does not have it yet.
 

@@ -62,6 +62,10 @@ class ShardKeys:
         """Sorted set: tag of each scope with turns in working memory, by the time in ms at which to promote."""
         return f"{self.base}:due"
 
+    def turn(self, tag: str) -> "TurnKeys":
+        """The keys of the turn behind one of the tags in these indexes."""
+        return TurnKeys(ScopeKeys(self, tag.rpartition(":")[0]), tag)
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeKeys:
@@ -119,6 +123,11 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+
+    @property
+    def swept(self) -> str:
+        """String that exists as long as the sweep runs."""
+        return f"{self.prefix}:swept"
 
     def shard(self, number: int) -> ShardKeys:
         """The indexes of shard 0 to 63."""

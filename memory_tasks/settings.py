@@ -120,10 +120,9 @@ class Settings(BaseSettings, MemoryConfig):
         Raises:
             SettingsError: Names both settings.
         """
-        longest = max(self.completion_timeout + self.completion_lease, self.step_timeout)
         for lower, low, higher, high, why in (
             (
-                "completion_timeout + completion_lease (or step_timeout)", longest,
+                "completion_timeout + completion_lease (or step_timeout)", self.longest_step,
                 "visibility_timeout", self.visibility_timeout,
                 "the broker would send a task again that is still allowed to run",
             ),
@@ -148,6 +147,11 @@ class Settings(BaseSettings, MemoryConfig):
     def broker(self) -> str:
         """The broker's URL."""
         return self.broker_url or self.redis_url
+
+    @property
+    def longest_step(self) -> float:
+        """Seconds that one task may run at most."""
+        return max(self.completion_timeout + self.completion_lease, self.step_timeout)
 
     @property
     def promote_age(self) -> timedelta:

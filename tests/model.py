@@ -1,10 +1,12 @@
 """A stand-in for the paid model: counts its calls in a file and does what the message tells it to.
 
 A message is words separated by spaces. `gate:NAME` waits until a file NAME exists beside the calls file,
-`retryable:N` and `final:N` fail the first N calls of the turn, `raise:N` with an exception that can't be pickled,
-`stream:N` answers in N pieces, `work:SECONDS` takes its time, `short` with two letters. Any other word is echoed.
+`retryable:N` and `final:N` fail the first N calls of the turn, `later:SECONDS` the first with a Retry-After,
+`raise:N` with an exception that can't be pickled, `stream:N` answers in N pieces, `work:SECONDS` takes its time,
+`short` answers with two letters. Any other word is echoed.
 """
 
+import asyncio
 import os
 import threading
 import time
@@ -33,6 +35,7 @@ class Call:
     """One call: which process made it, and when its answer was complete."""
 
     pid: int
+    begun: float
     ended: float | None = None
 
 
@@ -43,7 +46,7 @@ def read_calls(folder: Path) -> dict[str, list[Call]]:
     for line in (folder / "calls").read_text().splitlines():
         what, turn, mark, pid, at = line.split(" ")
         if what == "begin":
-            open_calls[mark] = Call(int(pid))
+            open_calls[mark] = Call(int(pid), float(at))
             calls[unquote(turn)].append(open_calls[mark])
         else:
             open_calls[mark].ended = float(at)
@@ -75,6 +78,8 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
             time.sleep(float(value))
         elif name == "retryable" and number() <= int(value):
             raise RetryableCompletionError("overloaded", retry_after=0.2)
+        elif name == "later" and number() <= 1:
+            raise RetryableCompletionError("rate limit", retry_after=float(value))
         elif name == "final" and number() <= int(value):
             raise CompletionError("refused")
         elif name == "raise" and number() <= int(value):
@@ -89,3 +94,13 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
             time.sleep(0.06)
     note("end")
     yield Completion(text="", model="stand-in", input_tokens=len(messages), output_tokens=1)
+
+
+_loops: set[int] = set()
+
+
+async def complete_async(messages: Sequence[Message], request: ReplyRequest) -> str:
+    """Answers with the number of event loops that this process has called it on."""
+    _loops.add(id(asyncio.get_running_loop()))
+    await asyncio.sleep(0)
+    return f"{len(_loops)} loops in {os.getpid()}"

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import amqp
-import pytest
 
 from tests.conditions import wait_for
+from tests.requirements import required
 from workers.valkey import free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -82,8 +82,5 @@ class RabbitMQ:
 
 
 def required_rabbitmq() -> None:
-    """Skip where RabbitMQ is not installed; in CI, which installs it, that is a failure."""
-    if not SERVER.exists() or not shutil.which("epmd"):
-        if os.environ.get("CI"):
-            pytest.fail("CI has to install rabbitmq-server")
-        pytest.skip("rabbitmq-server is not installed: apt-get install rabbitmq-server")
+    """Go on where RabbitMQ is installed."""
+    required(SERVER.exists() and shutil.which("epmd"), "RabbitMQ is not installed: apt-get install rabbitmq-server")

@@ -2,19 +2,38 @@
 
 from typing import Any
 
-from celery import Celery
+from celery import Celery, bootsteps
 from celery.app.task import Task
 
-from memory_tasks.errors import StoreUnavailableError
+from memory_tasks.errors import SettingsError, StoreUnavailableError
 from memory_tasks.factory import service_from_settings
 from memory_tasks.keys import parse_scope_tag
 from memory_tasks.ledger import TurnRef
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.promotion import PromotionSteps
-from memory_tasks.tasks.publisher import QUEUES
 from memory_tasks.tasks.reply import Checkpoint, ReplySteps
 from memory_tasks.tasks.runtime import Runtime, ServiceFactory
 from memory_tasks.tasks.upkeep import sweep
+
+CELERY_VISIBILITY_TIMEOUT = 3600.0
+"""What Celery's Redis transport takes when an app does not say."""
+
+
+def _checking(app: Celery, settings: Settings) -> type[bootsteps.Step]:
+    """A step of the worker's start that stops it where the app's own settings do not fit ours."""
+
+    class CheckVisibility(bootsteps.Step):
+        def __init__(self, parent: Any, **options: Any) -> None:
+            super().__init__(parent, **options)
+            timeout = (app.conf.broker_transport_options or {}).get("visibility_timeout", CELERY_VISIBILITY_TIMEOUT)
+            if (app.conf.broker_url or "").startswith("redis") and timeout <= settings.longest_step:
+                raise SettingsError(
+                    f"broker_transport_options['visibility_timeout'] ({timeout:g}) must be larger than "
+                    f"completion_timeout + completion_lease ({settings.longest_step:g}): the broker would send a task "
+                    "again that is still allowed to run"
+                )
+
+    return CheckVisibility
 
 
 def _nowhere(_: str) -> None:
@@ -40,12 +59,15 @@ def register(
         The tasks' shared state, for tests and tools.
 
     Raises:
-        SettingsError: The settings are wrong or unsafe together.
+        SettingsError: The settings are wrong or unsafe together. A worker of the app raises it at its start when
+            the app's visibility timeout is too short for them.
 
     Example:
         >>> register(app, lambda settings: MemoryService(settings, working=..., long_term=..., completer=...))
     """
-    runtime = Runtime(app, settings or Settings.load(), service_factory)
+    settings = settings or Settings.load()
+    app.steps["worker"].add(_checking(app, settings))
+    runtime = Runtime(app, settings, service_factory)
     reply = ReplySteps(runtime, checkpoint)
     promotion = PromotionSteps(runtime)
 
@@ -53,7 +75,6 @@ def register(
         return app.task(
             name=name,
             shared=False,  # other apps of the process get none of them
-            queue=QUEUES[name],
             acks_late=True,
             reject_on_worker_lost=True,
             ignore_result=True,

@@ -1,5 +1,6 @@
 """What the tasks of one worker process share, made at first use, after a fork."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -8,11 +9,13 @@ from dataclasses import dataclass
 import redis
 from celery import Celery
 
-from memory_tasks.connection import connect
+from memory_tasks.connection import connect, durability_warnings
 from memory_tasks.ledger import Ledger
 from memory_tasks.service import MemoryService
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.publisher import Publisher
+
+logger = logging.getLogger(__name__)
 
 ServiceFactory = Callable[[Settings], MemoryService]
 
@@ -51,6 +54,8 @@ class Runtime:
             with self._lock:
                 if self._parts is None or self._pid != os.getpid():
                     client = connect(self.settings.redis_url)
+                    for warning in durability_warnings(client):
+                        logger.warning(warning)
                     ledger = Ledger(client, self.settings)
                     self._parts = Parts(self._factory(self.settings), client, ledger, Publisher(self.app))
                     self._pid = os.getpid()

@@ -1,7 +1,11 @@
 """The sweep: turns whose worker died, whose message got lost or whose retry is due go on from their saved state."""
 
+from memory_tasks.connection import reaching
 from memory_tasks.ledger import PAGE
 from memory_tasks.tasks.runtime import Runtime
+
+SWEPT_SECONDS = 60.0
+"""A system that has not been swept for this long is not healthy."""
 
 
 def sweep(runtime: Runtime) -> int:
@@ -22,4 +26,7 @@ def sweep(runtime: Runtime) -> int:
                     sent += 1
             if len(tags) < PAGE:
                 break
+    with reaching(runtime.parts.client):
+        ttl = max(SWEPT_SECONDS, 10 * runtime.settings.sweep_interval)
+        runtime.parts.client.set(ledger.keys.swept, "1", px=int(ttl * 1000))
     return sent

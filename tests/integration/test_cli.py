@@ -133,6 +133,24 @@ def test_no_dead_letters_is_said_in_words(own_system: System) -> None:
     assert "No dead letters" in run(own_system, "failed", "list")[1]
 
 
+def test_health_notices_missing_parts_and_a_worker_that_does_not_consume(own_system: System) -> None:
+    code, output = run(own_system, "health")
+    assert (code, "start beat" in output) == (1, True)
+    own_system.start_beat()
+    own_system.start_worker("both")
+    wait_for(lambda: run(own_system, "health")[0] == 0, "the system to be healthy")
+    node = f"both@{own_system.folder.name}"
+    assert run(own_system, "health", "--worker", node)[0] == 0
+    own_system.kill("both")
+    own_system.start_worker("sweeper", queues="persist")
+    own_system.client.reply("ann", "c1", "hello")
+    wait_for(lambda: "nobody took them" in run(own_system, "health")[1], "the missing consumer to be noticed", 60)
+    os.killpg(own_system.processes["sweeper"].pid, signal.SIGSTOP)
+    code, output = run(own_system, "health", "--worker", f"sweeper@{own_system.folder.name}")
+    assert (code, "restart it" in output) == (1, True)
+    own_system.kill("sweeper")
+
+
 def test_wrong_use_is_explained(own_system: System) -> None:
     code, output = run(own_system, "status", "t", "--user", "ann")
     assert code == 2

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memory_tasks import Scope, StoreUnavailableError, TurnFailedError
+from memory_tasks.connection import durability_warnings
 from memory_tasks.ledger import TurnRef
 from tests.conditions import wait_for
 from tests.rabbitmq import RabbitMQ
@@ -46,27 +47,6 @@ def test_a_worker_killed_in_the_call_is_replaced_by_another(own_system: System, 
     assert own_system.calls(pending.turn_id) == 2
     assert own_system.calls(behind.turn_id) == 1
     assert stored(own_system) == ["gate:open please", "and then"]
-
-
-@pytest.mark.parametrize(
-    "boundary",
-    [
-        "recall.begun", "recall.found", "recall.saved", "complete.begun", "complete.before_call", "complete.saved",
-        "persist.begun", "persist.before_append", "persist.appended", "persist.activated", "persist.published_next",
-        "persist.before_long_term", "persist.after_long_term",
-    ],
-)  # fmt: skip
-def test_a_kill_at_a_boundary_loses_and_repeats_nothing(own_system: System, boundary: str) -> None:
-    (own_system.faults / f"kill-{boundary}").touch()
-    own_system.start_beat()
-    own_system.start_worker("first", concurrency=2, wait=False)
-    handles = [own_system.client.reply("ann", "c1", f"m{n}", remember=True) for n in range(3)]
-    own_system.processes["first"].wait(30)
-    own_system.start_worker("second", concurrency=2)
-    wait_for(lambda: [h.status().state for h in handles] == ["promoted"] * 3, "all turns to be promoted")
-    assert stored(own_system) == ["m0", "m1", "m2"]
-    assert [own_system.calls(handle.turn_id) for handle in handles] == [1, 1, 1]
-    assert own_system.service.long_term.count(SCOPE) == 3
 
 
 def test_a_turn_that_kills_every_worker_becomes_a_dead_letter(own_system: System) -> None:
@@ -281,3 +261,45 @@ def test_a_process_group_that_is_stopped_for_a_while_does_not_call_twice(own_sys
     assert pending.wait_persisted().calls == 2
     own_system.stop("frozen")
     assert stored(own_system) == ["gate:open m"]
+
+
+def test_a_failed_append_is_retried_without_the_model(own_system: System) -> None:
+    own_system.start_beat()
+    own_system.start_worker()
+    turns = own_system.client.keys.scope(SCOPE).turns
+    pending = own_system.client.reply("ann", "c1", "gate:open m")
+    behind = own_system.client.reply("ann", "c1", "and then")
+    wait_for(lambda: own_system.calls(pending.turn_id) == 1, "the call to begin")
+    own_system.client.redis.set(turns, "in the way")
+    (own_system.folder / "open").touch()
+    assert pending.result().answer
+    wait_for(lambda: pending.status().attempts.get("persist", 0) >= 2, "persist to be retried")
+    assert behind.status().state == "accepted"
+    own_system.client.redis.delete(turns)
+    behind.wait_persisted()
+    assert stored(own_system) == ["gate:open m", "and then"]
+    assert [own_system.calls(handle.turn_id) for handle in (pending, behind)] == [1, 1]
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_an_async_completer_has_one_event_loop_a_process(own_system: System, pool: str) -> None:
+    system = System(own_system.folder, own_system.settings.redis_url, completer="tests.model:complete_async")
+    system.start_worker(pool=pool, concurrency=2)
+    handles = [system.client.reply("ann", f"c{n}", "hello") for n in range(8)]
+    assert all(handle.result().answer.startswith("1 loops") for handle in handles)
+    system.close()
+
+
+def test_a_redis_that_may_lose_turns_is_warned_about(own_system: System) -> None:
+    redis = own_system.client.redis
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    redis.config_set("appendonly", "no")
+    own_system.start_worker()
+    own_system.client.reply("ann", "c1", "hello").result()
+    log = own_system.log("worker")
+    assert "CONFIG SET maxmemory-policy noeviction" in log
+    assert "CONFIG SET appendonly yes" in log
+    assert durability_warnings(redis) != []
+    redis.config_set("maxmemory-policy", "noeviction")
+    redis.config_set("appendonly", "yes")
+    assert durability_warnings(redis) == []

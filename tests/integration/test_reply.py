@@ -122,6 +122,15 @@ def test_a_retryable_failure_is_tried_again(system: System, user: str) -> None:
     assert pending.result().answer
     status = pending.wait_persisted()
     assert (status.calls, status.attempts) == (3, {"complete": 2})
+    (turn,) = system.service.working.recent(Scope(user_id=user, conversation_id="c1"), 8)
+    assert turn.user_message == "retryable:2 please"
+
+
+def test_a_provider_that_asks_for_time_gets_it(system: System, user: str) -> None:
+    pending = system.client.reply(user, "c1", "later:1.5 please")
+    assert pending.result().answer
+    first, second = system.call_records()[pending.turn_id]
+    assert second.begun - first.begun >= 1.5
 
 
 @pytest.mark.parametrize("kind", ["final", "raise"])
