@@ -1,5 +1,5 @@
 # The worker image: `docker build .`, or with extras: `docker build --build-arg EXTRAS=openai .`
-ARG PYTHON_IMAGE=python:3.11-slim
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE} AS build
 ARG EXTRAS=openai
 WORKDIR /src
