@@ -3,7 +3,7 @@
 A web app imports `MemoryClient`; a program without Celery uses `MemoryService`.
 """
 
-from memory_tasks.client import MemoryClient, PendingReply
+from memory_tasks.client import MemoryClient
 from memory_tasks.errors import (
     CompletionError,
     EmbeddingError,
@@ -27,6 +27,7 @@ from memory_tasks.importance import KeywordScorer
 from memory_tasks.ledger import TurnStatus
 from memory_tasks.models import (
     Completion,
+    Forgotten,
     Hit,
     Memory,
     MemoryConfig,
@@ -37,7 +38,9 @@ from memory_tasks.models import (
     Scope,
     Turn,
 )
-from memory_tasks.service import MemoryService, Promoted
+from memory_tasks.pending import PendingReply
+from memory_tasks.promoting import Promoted
+from memory_tasks.service import MemoryService
 from memory_tasks.settings import Settings
 from memory_tasks.stores.sqlite import SQLiteStore
 from memory_tasks.stores.working_redis import RedisWorkingStore
@@ -50,6 +53,7 @@ __all__ = [
     "CompletionError",
     "EmbeddingError",
     "Event",
+    "Forgotten",
     "Hit",
     "IndexMismatchError",
     "InvalidInputError",

@@ -1,9 +1,9 @@
 """What a web app imports: accept a message now, get its answer when it is there."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -11,154 +11,32 @@ import redis.asyncio
 from celery import Celery
 
 from memory_tasks.connection import connect, connect_async
-from memory_tasks.errors import ReplyTimeoutError, TurnFailedError, UnknownTurnError
-from memory_tasks.events import BEGINNING, BLOCK_MS, Event, afollow, aread, follow, read
+from memory_tasks.errors import UnknownTurnError
+from memory_tasks.forgetting import Forgetting, Writers
 from memory_tasks.keys import Keys
 from memory_tasks.ledger import Ledger, TurnStatus
-from memory_tasks.models import Reply, ReplyRequest, Scope
+from memory_tasks.models import Forgotten, ReplyRequest, Scope
+from memory_tasks.pending import PendingReply
+from memory_tasks.promoting import Promoted, Promoter
+from memory_tasks.registry import registered
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.publisher import Publisher, configure
+from memory_tasks.transfer import Imported, Line, export_lines, import_lines
 
-ENDED = frozenset({"persisted", "promoted", "failed"})
 
+class Stores:
+    """What a client needs to move and erase what is remembered: the stores of the workers, opened here."""
 
-class PendingReply:
-    """A handle on an accepted turn. Any process can make one again with `client.pending(...)`.
+    def __init__(self, settings: Settings, client: redis.Redis, ledger: Ledger) -> None:
+        # Not at the top: the factory knows all adapters, and a client that only talks needs none.
+        from memory_tasks.factory import working_from_settings
+        from memory_tasks.stores import load_long_term
 
-    Nothing here depends on a notification that could be lost: each wait reads the turn's event stream from the
-    last event it has seen, and the ledger says how things stand whenever the stream is silent.
-    """
-
-    def __init__(self, client: "MemoryClient", scope: Scope, turn_id: str) -> None:
-        self._client = client
-        self.scope = scope
-        self.turn_id = turn_id
-        self._key = client.keys.turn(scope, turn_id).events
-
-    def __repr__(self) -> str:
-        return f"PendingReply({self.turn_id!r})"
-
-    def result(self, timeout: float = 60.0) -> Reply:
-        """The reply, as soon as the answer exists; storing goes on behind it.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Raises:
-            ReplyTimeoutError: Not yet. Ask again.
-            TurnFailedError: The turn became a dead letter before it had an answer.
-            UnknownTurnError: The turn was forgotten, or finished longer than `result_ttl` ago.
-        """
-        deadline, after = time.monotonic() + timeout, BEGINNING
-        while True:
-            if (reply := self._outcome()) is not None:
-                return reply
-            after = self._await_event(deadline, after, "completed", "failed")
-
-    def wait_persisted(self, timeout: float = 60.0) -> TurnStatus:
-        """Wait until working memory has the turn.
-
-        Raises:
-            ReplyTimeoutError: Not yet. Ask again.
-            TurnFailedError: The turn became a dead letter.
-            UnknownTurnError: The turn was forgotten.
-        """
-        deadline, after = time.monotonic() + timeout, BEGINNING
-        while True:
-            if (status := self._stored(self.status())) is not None:
-                return status
-            after = self._await_event(deadline, after, "persisted", "failed")
-
-    def status(self) -> TurnStatus:
-        """How the turn stands.
-
-        Raises:
-            UnknownTurnError: The ledger does not have it (any more).
-        """
-        return self._client.ledger.status(self.scope, self.turn_id)
-
-    def events(self, after: str = BEGINNING) -> Iterator[Event]:
-        """The turn's events after an id, until it is persisted or has failed.
-
-        A reader that comes late, or again with the id of the last event it has seen, misses nothing and gets
-        nothing twice. Closing the iterator is all it takes to go away; the turn is stored all the same.
-
-        Raises:
-            UnknownTurnError: The turn was forgotten, or finished longer than `result_ttl` ago.
-        """
-        for batch in follow(self._client.redis, self._key, after):
-            yield from batch
-            if self._is_over(batch, self.status() if not batch else None):
-                return
-
-    async def aresult(self, timeout: float = 60.0) -> Reply:
-        """Like `result`, without blocking the event loop."""
-        deadline, after = time.monotonic() + timeout, BEGINNING
-        while True:
-            if (reply := await asyncio.to_thread(self._outcome)) is not None:
-                return reply
-            after = await self._aawait_event(deadline, after, "completed", "failed")
-
-    async def await_persisted(self, timeout: float = 60.0) -> TurnStatus:
-        """Like `wait_persisted`, without blocking the event loop."""
-        deadline, after = time.monotonic() + timeout, BEGINNING
-        while True:
-            if (status := self._stored(await self.astatus())) is not None:
-                return status
-            after = await self._aawait_event(deadline, after, "persisted", "failed")
-
-    async def astatus(self) -> TurnStatus:
-        """Like `status`, without blocking the event loop."""
-        return await asyncio.to_thread(self.status)
-
-    async def aevents(self, after: str = BEGINNING) -> AsyncIterator[Event]:
-        """Like `events`, without blocking the event loop."""
-        async for batch in afollow(self._client.aredis(), self._key, after):
-            for event in batch:
-                yield event
-            if self._is_over(batch, await self.astatus() if not batch else None):
-                return
-
-    def _outcome(self) -> Reply | None:
-        reply = self._client.ledger.reply(self.scope, self.turn_id)
-        if reply is None:
-            self._stored(self.status())
-        return reply
-
-    def _stored(self, status: TurnStatus) -> TurnStatus | None:
-        if status.state == "failed":
-            raise TurnFailedError(self.turn_id, status.failed_step or "?", status.error or "?")
-        return status if status.state in ENDED else None
-
-    def _await_event(self, deadline: float, after: str, *types: str) -> str:
-        """Read until an event of one of these types, or for a second; the id to read on from."""
-        events = read(self._client.redis, self._key, after, self._block(deadline))
-        while events and not any(event.type in types for event in events):
-            after = events[-1].id
-            events = read(self._client.redis, self._key, after, self._block(deadline))
-        return events[-1].id if events else after
-
-    async def _aawait_event(self, deadline: float, after: str, *types: str) -> str:
-        client = self._client.aredis()
-        events = await aread(client, self._key, after, self._block(deadline))
-        while events and not any(event.type in types for event in events):
-            after = events[-1].id
-            events = await aread(client, self._key, after, self._block(deadline))
-        return events[-1].id if events else after
-
-    def _block(self, deadline: float) -> int:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise ReplyTimeoutError(
-                f"turn {self.turn_id} has no result yet; it goes on, ask again with the same handle"
-            )
-        return min(BLOCK_MS, max(1, int(left * 1000)))
-
-    @staticmethod
-    def _is_over(batch: list[Event], status: TurnStatus | None) -> bool:
-        if status is not None:
-            return status.state in ENDED
-        return any(event.type in ENDED for event in batch)
+        self.working = working_from_settings(settings, client)
+        self.long_term = load_long_term(settings)
+        writers = Writers(client, ledger.keys, settings.step_timeout)
+        self.forgetting = Forgetting(client, self.working, self.long_term, ledger, writers)
+        self.promoter = Promoter(client, settings, self.working, self.long_term, writers)
 
 
 class MemoryClient:
@@ -277,6 +155,76 @@ class MemoryClient:
             UnknownTurnError: There is no such dead letter.
         """
         self.ledger.drop(self.pending(user_id, conversation_id, turn_id).scope, turn_id)
+
+    @cached_property
+    def _stores(self) -> Stores:
+        # Most clients only talk: the long-term store is opened by the first who needs it.
+        return Stores(self.settings, self.redis, self.ledger)
+
+    def forget(self, user_id: str, conversation_id: str) -> Forgotten:
+        """Erase a conversation in every tier, whatever is queued or running for it.
+
+        Needs access to the long-term store of the workers.
+
+        Raises:
+            StoreUnavailableError: A tier is down and still holds what it holds: repeat the call.
+        """
+        return self._stores.forgetting.scope(Scope.checked(user_id=user_id, conversation_id=conversation_id))
+
+    def forget_user(self, user_id: str) -> Forgotten:
+        """Erase all conversations of a user in every tier. Like `forget`."""
+        return self._stores.forgetting.user(Scope.checked(user_id=user_id, conversation_id="-").user_id)
+
+    def forget_turns(self, user_id: str, conversation_id: str, turn_ids: Sequence[str]) -> Forgotten:
+        """Erase single turns in every tier. Like `forget`."""
+        scope = Scope.checked(user_id=user_id, conversation_id=conversation_id)
+        forgotten, followers = self._stores.forgetting.turns(scope, turn_ids)
+        for follower in followers:
+            self._publisher.try_publish(follower)
+        return forgotten
+
+    def leftovers(self, text: str) -> dict[str, int]:
+        """Where a text is still found, by tier: reads everything, for people who want to be sure after a forget."""
+        return self._stores.forgetting.leftovers(text)
+
+    def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[str]:
+        """Everything, a user or one conversation as JSON Lines, one turn a line, without reading it all at once."""
+        if scope:
+            scopes: Iterable[Scope] = [scope]
+        elif user_id is not None:
+            scopes = self._stores.working.conversations(user_id)
+        else:
+            scopes = (found for found, _ in registered(self.redis, self.keys))
+        return export_lines(self._stores.working, self._stores.long_term, scopes, None if scope else user_id, scope)
+
+    def import_lines(self, lines: Iterable[tuple[int, Line | str]], *, go_on: bool = False) -> Imported:
+        """Store lines of a file as `transfer.read_lines` gives them. A second time changes nothing.
+
+        Raises:
+            InvalidInputError: A line is bad, and `go_on` is not set. The lines before it are stored.
+        """
+        return import_lines(lines, self._stores.working, self._stores.long_term, go_on=go_on)
+
+    def promote(self, scopes: Iterable[Scope], *, whatever_age: bool = False) -> Iterator[Promoted]:
+        """Move what is due of these conversations to long-term memory, here; what each batch did."""
+        for scope in scopes:
+            more = True
+            while more:
+                done = self._stores.promoter.batch(scope, whatever_age=whatever_age)
+                more = done.more
+                yield done
+
+    async def aforget(self, user_id: str, conversation_id: str) -> Forgotten:
+        """Like `forget`, without blocking the event loop."""
+        return await asyncio.to_thread(self.forget, user_id, conversation_id)
+
+    async def aforget_user(self, user_id: str) -> Forgotten:
+        """Like `forget_user`, without blocking the event loop."""
+        return await asyncio.to_thread(self.forget_user, user_id)
+
+    async def aforget_turns(self, user_id: str, conversation_id: str, turn_ids: Sequence[str]) -> Forgotten:
+        """Like `forget_turns`, without blocking the event loop."""
+        return await asyncio.to_thread(self.forget_turns, user_id, conversation_id, turn_ids)
 
     def find(self, turn_id: str) -> TurnStatus:
         """A turn by its id alone. Reads all of the ledger's key names: for people, not for programs.

@@ -129,7 +129,7 @@ class Scripts:
             StoreUnavailableError: Redis can't be reached or refused the script.
         """
         with reaching(self._client):
-            return _as_text(self.get(name)(keys=keys, args=args))
+            return as_text(self.get(name)(keys=keys, args=args))
 
     def get(self, name: str) -> Any:
         """The script itself, for use in a pipeline."""
@@ -139,8 +139,8 @@ class Scripts:
         return self._scripts[name]
 
 
-def _as_text(answer: Any) -> Any:
-    # The caller owns the client, and may have made it with or without decode_responses.
+def as_text(answer: Any) -> Any:
+    """What Redis answered with strings as str: a caller may own the client, and have it decode or not."""
     if isinstance(answer, bytes):
-        return answer.decode()
-    return [_as_text(part) for part in answer] if isinstance(answer, list) else answer
+        return answer.decode(errors="replace")
+    return [as_text(part) for part in answer] if isinstance(answer, list) else answer

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_tasks.client import MemoryClient, PendingReply
+from memory_tasks.client import MemoryClient
 from memory_tasks.errors import MemoryTasksError
 from memory_tasks.factory import service_from_settings
 from memory_tasks.models import Reply, Scope
+from memory_tasks.pending import PendingReply
 from memory_tasks.settings import Settings
 from workers.stack import Stack
 

@@ -62,9 +62,32 @@ class ShardKeys:
         """Sorted set: tag of each scope with turns in working memory, by the time in ms at which to promote."""
         return f"{self.base}:due"
 
+    @property
+    def dropped(self) -> str:
+        """Number: turns that were dropped because too many waited for promotion."""
+        return f"{self.base}:dropped"
+
     def turn(self, tag: str) -> "TurnKeys":
         """The keys of the turn behind one of the tags in these indexes."""
         return TurnKeys(ScopeKeys(self, tag.rpartition(":")[0]), tag)
+
+
+@dataclass(frozen=True, slots=True)
+class UserKeys:
+    """The keys of one user."""
+
+    shard: ShardKeys
+    tag: str
+
+    @property
+    def conversations(self) -> str:
+        """Sorted set: tag of each conversation with anything in Redis, by the time in ms it is gone, or +inf."""
+        return f"{self.shard.base}:user:{self.tag}"
+
+    @property
+    def writers(self) -> str:
+        """Sorted set: scope tag and token of each write into long-term memory that runs, by the end of its lease."""
+        return f"{self.shard.base}:writers:{self.tag}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +96,16 @@ class ScopeKeys:
 
     shard: ShardKeys
     tag: str
+
+    @property
+    def user(self) -> "UserKeys":
+        """The keys of the user the conversation belongs to."""
+        return UserKeys(self.shard, self.tag.partition(":")[0])
+
+    @property
+    def entries(self) -> str:
+        """Sorted set: encoded id of each turn in the ledger, by the time in ms its entry expires, or +inf."""
+        return f"{self.shard.base}:entries:{self.tag}"
 
     @property
     def scope(self) -> str:
@@ -141,6 +174,10 @@ class Keys:
         """The keys of a conversation."""
         shard = self.shard(crc32(scope.user_id.encode()) % SHARDS)
         return ScopeKeys(shard, scope_tag(scope))
+
+    def user(self, user_id: str) -> UserKeys:
+        """The keys of a user."""
+        return self.scope(Scope(user_id=user_id, conversation_id="-")).user
 
     def turn(self, scope: Scope, turn_id: str) -> TurnKeys:
         """The keys of a turn."""

@@ -1,11 +1,12 @@
 """The ledger: the saved state of every accepted turn, and the mailbox that keeps a conversation in order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
+from urllib.parse import unquote
 
-from memory_tasks.connection import Scripts, reaching
+from memory_tasks.connection import Scripts, as_text, reaching
 from memory_tasks.errors import UnknownTurnError
 from memory_tasks.keys import Keys, ShardKeys, TurnKeys, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
@@ -15,6 +16,7 @@ FORMAT = "1"
 EVENTS_PER_TURN = 10_000
 """Chunks kept of one answer; a reader that comes later gets the rest with the whole answer."""
 PAGE = 100
+FORGET_PAGE = 500
 
 
 class TurnRef(Record):
@@ -208,7 +210,7 @@ class Ledger:
             with reaching(self._client):
                 tags = self._client.zrange(shard.dead, 0, -1)
             for tag in tags:
-                scope, turn_id = parse_turn_tag(_text(tag))
+                scope, turn_id = parse_turn_tag(as_text(tag))
                 status = self.find(scope, turn_id)
                 if status is not None:
                     yield status
@@ -236,6 +238,38 @@ class Ledger:
         if not self._call("drop", self.keys.turn(scope, turn_id), ""):
             raise UnknownTurnError(f"turn {turn_id} is no dead letter; see 'memory-tasks failed list'")
 
+    def forget(self, scope: Scope) -> int:
+        """Erase all turns of the conversation, whatever their state; how many there were.
+
+        A turn that is accepted while this runs is a new one and stays.
+        """
+        keys = self.keys.scope(scope)
+        with reaching(self._client):
+            # Nothing waits any more, so that erasing the active turn does not send another one.
+            self._client.delete(keys.scope, keys.mailbox)
+            turn_ids = [unquote(as_text(turn)) for turn in self._client.zrange(keys.entries, 0, -1)]
+        return self.forget_turns(scope, turn_ids)[0]
+
+    def forget_turns(self, scope: Scope, turn_ids: Sequence[str]) -> tuple[int, list[TurnRef]]:
+        """Erase these turns, whatever their state.
+
+        Returns:
+            How many there were, and the turns that became active because one before them is gone.
+        """
+        script = self._scripts.get("ledger")
+        erased, followers = 0, list[TurnRef]()
+        for start in range(0, len(turn_ids), FORGET_PAGE):
+            with reaching(self._client), self._client.pipeline(transaction=False) as pipe:
+                for turn_id in turn_ids[start : start + FORGET_PAGE]:
+                    keys = self.keys.turn(scope, turn_id)
+                    script(keys=_key_list(keys), args=["forget", keys.tag, "", self._grace], client=pipe)
+                for count, follower in pipe.execute():
+                    erased += count
+                    if ref := _next(as_text(follower)):
+                        followers.append(ref)
+        # One of them may have been erased in its turn.
+        return erased, [ref for ref in followers if ref.turn_id not in set(turn_ids)]
+
     def reply(self, scope: Scope, turn_id: str) -> Reply | None:
         """The saved answer, or None while there is none."""
         with reaching(self._client):
@@ -261,7 +295,7 @@ class Ledger:
         fields += [f"{state}_at" for state in states] + [f"attempts:{step}" for step in steps]
         with reaching(self._client):
             values = self._client.hmget(self.keys.turn(scope, turn_id).entry, fields)
-        found = {field: _text(value) for field, value in zip(fields, values, strict=True) if value is not None}
+        found = {field: as_text(value) for field, value in zip(fields, values, strict=True) if value is not None}
         if "state" not in found:
             return None
         return TurnStatus(
@@ -281,7 +315,7 @@ class Ledger:
         ending = self.keys.turn(Scope(user_id="-", conversation_id="-"), turn_id).tag.rpartition(":")[2]
         with reaching(self._client):
             names = [
-                _text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)
+                as_text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)
             ]
         return [parse_turn_tag(name.partition(":turn:")[2])[0] for name in names]
 
@@ -297,7 +331,10 @@ def _next(answer: str) -> TurnRef | None:
 
 def _key_list(keys: TurnKeys) -> list[str]:
     shard = keys.scope.shard
-    return [keys.entry, keys.events, keys.scope.scope, keys.scope.mailbox, shard.sweep, shard.dead]
+    return [
+        keys.entry, keys.events, keys.scope.scope, keys.scope.mailbox, shard.sweep, shard.dead,
+        keys.scope.entries, keys.scope.user.conversations, keys.scope.turns,
+    ]  # fmt: skip
 
 
 def make_reply(request: ReplyRequest, recall: Recall, completion: Completion) -> Reply:
@@ -313,10 +350,6 @@ def make_reply(request: ReplyRequest, recall: Recall, completion: Completion) ->
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _glob(text: str) -> str:

@@ -207,6 +207,17 @@ class Reply(Record):
         return self.completion.text
 
 
+class Forgotten(Record):
+    """How much was erased, by tier."""
+
+    working: int = 0
+    """Turns of working memory."""
+    long_term: int = 0
+    """Memories."""
+    ledger: int = 0
+    """Turns whose saved state was still kept, with their events, waiting, running or dead."""
+
+
 class MemoryConfig(BaseModel):
     """How a MemoryService remembers. `Settings` has the same fields, read from the environment."""
 

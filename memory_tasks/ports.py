@@ -92,6 +92,14 @@ class WorkingStore(Protocol):
         """Remove exactly these turns; how many were there."""
         ...
 
+    def forget(self, scope: Scope, /) -> int:
+        """Erase the whole scope; how many turns it had."""
+        ...
+
+    def conversations(self, user_id: str, /) -> list[Scope]:
+        """The conversations of a user that have anything here."""
+        ...
+
 
 class LongTermStore(Protocol):
     """The semantic store. Every call carries the scope; an adapter must never look outside it."""

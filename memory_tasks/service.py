@@ -10,35 +10,24 @@ from memory_tasks.errors import (
     InvalidInputError,
     IsolationError,
     MemoryTasksError,
-    PartialWriteError,
     PersistError,
     RecallError,
 )
 from memory_tasks.importance import KeywordScorer
 from memory_tasks.models import (
     Completion,
+    Forgotten,
     Hit,
     Memory,
     MemoryConfig,
     Recall,
-    Record,
     Reply,
     ReplyRequest,
     Scope,
     Turn,
 )
 from memory_tasks.ports import Completer, ImportanceScorer, LongTermStore, RecallPolicy, WorkingStore
-
-
-class Promoted(Record):
-    """What one call of `promote_older` did."""
-
-    promoted: int
-    """Turns moved to long-term memory."""
-    failed: dict[str, str]
-    """Turns that could not be stored and stay in working memory, with the class name of the error."""
-    more: bool
-    """Whether older turns than the cutoff are left."""
+from memory_tasks.promoting import Promoted, move
 
 
 def _ignore(_: str) -> None:
@@ -242,16 +231,27 @@ class MemoryService:
         if limit < 1:
             raise InvalidInputError(f"limit must be at least 1, not {limit}")
         turns = self.working.older(scope, before, limit)
-        if not turns:
-            return Promoted(promoted=0, failed={}, more=False)
-        failed: dict[str, str] = {}
-        try:
-            self.long_term.upsert([Memory(scope=scope, turn=turn) for turn in turns])
-        except PartialWriteError as error:
-            failed = error.failed
-        stored = [turn.turn_id for turn in turns if turn.turn_id not in failed]
-        promoted = self.working.remove(scope, stored) if stored else 0
-        return Promoted(promoted=promoted, failed=failed, more=len(turns) == limit and bool(stored))
+        done = move(self.working, self.long_term, scope, turns)
+        return done.model_copy(update={"more": done.more and len(turns) == limit})
+
+    def forget(self, scope: Scope) -> Forgotten:
+        """Erase a conversation from both stores. Repeat it when it fails.
+
+        For programs without workers; with them, `MemoryClient.forget` also erases what is queued and running.
+
+        Raises:
+            StoreUnavailableError: A store is down: what it holds is not erased yet.
+        """
+        return Forgotten(working=self.working.forget(scope), long_term=self.long_term.forget(scope))
+
+    def forget_user(self, user_id: str) -> Forgotten:
+        """Erase all conversations of a user from both stores. Repeat it when it fails."""
+        working = sum(self.working.forget(scope) for scope in self.working.conversations(user_id))
+        return Forgotten(working=working, long_term=self.long_term.forget_user(user_id))
+
+    def forget_turns(self, scope: Scope, turn_ids: Sequence[str]) -> Forgotten:
+        """Erase these turns from both stores. Repeat it when it fails."""
+        return Forgotten(working=self.working.remove(scope, turn_ids), long_term=self.long_term.delete(scope, turn_ids))
 
 
 def _safe(error: Exception) -> str:

@@ -1,6 +1,6 @@
 -- Append a turn to working memory: idempotent, bounded, expiring, in one step.
 --
--- KEYS  1 turns   2 turn_ids   3 due   4 entry of the turn in the ledger
+-- KEYS  1 turns   2 turn_ids   3 due   4 entry of the turn in the ledger   5 conversations of the user   6 dropped
 -- ARGV  1 turn_id   2 turn as JSON, an object   3 turns to keep at most   4 ttl ms, or 0 for none
 --       5 scope tag   6 promote_after ms, or -1 when nobody promotes   7 turns above which promotion is due at once
 --       8 epoch the ledger must have the turn under, or "" when there is no ledger
@@ -29,9 +29,18 @@ while count > tonumber(ARGV[3]) do
   count = count - 1
   dropped = dropped + 1
 end
+redis.call("ZREMRANGEBYSCORE", KEYS[5], "-inf", now)
 if ARGV[4] ~= "0" then
   redis.call("PEXPIRE", KEYS[1], ARGV[4])
   redis.call("PEXPIRE", KEYS[2], ARGV[4])
+  redis.call("ZADD", KEYS[5], now + ARGV[4], ARGV[5])
+  redis.call("PEXPIRE", KEYS[5], ARGV[4])
+else
+  redis.call("ZADD", KEYS[5], "+inf", ARGV[5])
+  redis.call("PERSIST", KEYS[5])
+  if dropped > 0 then
+    redis.call("INCRBY", KEYS[6], dropped)
+  end
 end
 if tonumber(ARGV[6]) >= 0 then
   if count > tonumber(ARGV[7]) then

@@ -1,14 +1,15 @@
 -- The life of a turn: every change of its saved state is one call of this script.
 --
--- KEYS  1 entry   2 events   3 scope   4 mailbox   5 sweep   6 dead
+-- KEYS  1 entry   2 events   3 scope   4 mailbox   5 sweep   6 dead   7 entries   8 conversations of the user   9 turns
 -- ARGV  1 command   2 turn tag   3 epoch, or ""   4... arguments of the command, named where it is defined below
 --
 -- Entry: v, state, epoch, request, context, reply, calls, lease, lease_until, contested, retry_at, long_term, published,
 -- deliveries:STEP, attempts:STEP, error, failed_step, resume, STATE_at. All times are ms of this server's clock.
 -- The epoch is the moment of acceptance: an entry made anew after a forget has another one.
 
-local ENTRY, EVENTS, SCOPE, MAILBOX, SWEEP, DEAD = unpack(KEYS)
+local ENTRY, EVENTS, SCOPE, MAILBOX, SWEEP, DEAD, ENTRIES, CONVERSATIONS, TURNS = unpack(KEYS)
 local tag, epoch = ARGV[2], ARGV[3]
+local scope_tag, turn = string.match(tag, "^(.*):([^:]*)$")
 local time = redis.call("TIME")
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -56,6 +57,42 @@ local function drop_lease()
   redis.call("HDEL", ENTRY, "lease", "lease_until", "contested")
 end
 
+-- The entry is there for good, until it is finished or dropped: forget must find it.
+local function register()
+  redis.call("ZREMRANGEBYSCORE", ENTRIES, "-inf", now)
+  redis.call("ZADD", ENTRIES, "+inf", turn)
+  redis.call("PERSIST", ENTRIES)
+  redis.call("ZREMRANGEBYSCORE", CONVERSATIONS, "-inf", now)
+  redis.call("ZADD", CONVERSATIONS, "+inf", scope_tag)
+  redis.call("PERSIST", CONVERSATIONS)
+end
+
+-- The entry is gone at this time (ms), or already without one; what has nothing left leaves the lists.
+local function unregister(at)
+  if at then
+    redis.call("ZADD", ENTRIES, at, turn)
+  else
+    redis.call("ZREM", ENTRIES, turn)
+  end
+  local last = redis.call("ZREVRANGE", ENTRIES, 0, 0, "WITHSCORES")[2]
+  if last ~= "inf" then
+    if last then
+      redis.call("PEXPIREAT", ENTRIES, last)
+    end
+    if redis.call("EXISTS", TURNS) == 0 then
+      if last then
+        redis.call("ZADD", CONVERSATIONS, last, scope_tag)
+      else
+        redis.call("ZREM", CONVERSATIONS, scope_tag)
+      end
+      local newest = redis.call("ZREVRANGE", CONVERSATIONS, 0, 0, "WITHSCORES")[2]
+      if newest and newest ~= "inf" then
+        redis.call("PEXPIREAT", CONVERSATIONS, newest)
+      end
+    end
+  end
+end
+
 -- Nothing is left to do: drop what only the work needed, keep the rest for a while for those who ask.
 local function finish(ttl)
   drop_lease()
@@ -63,6 +100,7 @@ local function finish(ttl)
   redis.call("PEXPIRE", ENTRY, ttl)
   redis.call("PEXPIRE", EVENTS, ttl)
   redis.call("ZREM", SWEEP, tag)
+  unregister(now + ttl)
 end
 
 local function fail(step, error, grace)
@@ -98,6 +136,7 @@ function commands.accept(request, grace)
   epoch = string.format("%.0f", time[1] * 1000000 + time[2])
   set("v", 1, "epoch", epoch, "request", request)
   enter("accepted")
+  register()
   if redis.call("HEXISTS", SCOPE, "active") == 1 then
     redis.call("RPUSH", MAILBOX, tag .. " " .. epoch)
     return { 1, epoch, 0 }
@@ -293,7 +332,24 @@ function commands.drop()
   end
   redis.call("DEL", ENTRY, EVENTS)
   redis.call("ZREM", DEAD, tag)
+  unregister()
   return 1
+end
+
+-- grace
+-- Erases the turn in whatever state it is; a task that works for it writes nothing more.
+-- Returns {1 erased | 0 there was none, next}.
+function commands.forget(grace)
+  local known = get("epoch")
+  if known then
+    redis.call("LREM", MAILBOX, 0, tag .. " " .. known)
+  end
+  local next = advance(grace)
+  redis.call("ZREM", SWEEP, tag)
+  redis.call("ZREM", DEAD, tag)
+  redis.call("DEL", ENTRY, EVENTS)
+  unregister()
+  return { known and 1 or 0, next }
 end
 
 return commands[ARGV[1]](unpack(ARGV, 4))

@@ -1,6 +1,6 @@
 -- Remove exactly the given turns from working memory, and say when the scope is due again.
 --
--- KEYS  1 turns   2 turn_ids   3 due
+-- KEYS  1 turns   2 turn_ids   3 due   4 entries   5 conversations of the user
 -- ARGV  1 scope tag   2 promote_after ms, or -1 when nobody promotes   3 turns above which promotion is due at once
 --       4... for each turn: its id, and the beginning of its JSON after the time: '"turn_id":"...",'
 -- Returns how many were there.
@@ -28,6 +28,19 @@ for i = 4, #ARGV, 2 do
       redis.call("LREM", KEYS[1], 1, found)
       removed = removed + 1
     end
+  end
+end
+if redis.call("EXISTS", KEYS[1]) == 0 then
+  -- The conversation stays in the user's list as long as the ledger has something of it.
+  local last = redis.call("ZREVRANGE", KEYS[4], 0, 0, "WITHSCORES")
+  if last[2] then
+    redis.call("ZADD", KEYS[5], "XX", last[2], ARGV[1])
+  else
+    redis.call("ZREM", KEYS[5], ARGV[1])
+  end
+  local newest = redis.call("ZREVRANGE", KEYS[5], 0, 0, "WITHSCORES")[2]
+  if newest and newest ~= "inf" then
+    redis.call("PEXPIREAT", KEYS[5], newest)
   end
 end
 if tonumber(ARGV[2]) >= 0 then

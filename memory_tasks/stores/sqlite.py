@@ -310,6 +310,11 @@ class SQLiteStore:
                 "write-ahead log: repeat the call"
             )
 
+    def files_with(self, text: str) -> int:
+        """How many of the store's files hold these bytes, in rows or in what is left of erased ones."""
+        needle = text.encode()
+        return sum(_holds(file, needle) for file in self.path.parent.glob(f"{self.path.name}*"))
+
     def count(self, scope: Scope) -> int:
         with self._read() as db:
             rows = self._scopes(db, scope, "conversation")
@@ -351,6 +356,16 @@ class SQLiteStore:
         if getattr(self._local, "pid", None) == getpid():
             self._local.connection.close()
             self._local.pid = None
+
+
+def _holds(file: Path, needle: bytes) -> bool:
+    tail = b""
+    with file.open("rb") as source:
+        while block := source.read(1 << 20):
+            if needle in tail + block:
+                return True
+            tail = block[-len(needle) :]
+    return False
 
 
 def _to_memory(row: tuple[str, str, str, str, str, int, float | None, int]) -> Memory:

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from memory_tasks.connection import Scripts, reaching
+from memory_tasks.connection import Scripts, as_text, reaching
 from memory_tasks.errors import InvalidInputError, StaleTurnError, StoreUnavailableError
-from memory_tasks.keys import Keys, ScopeKeys
+from memory_tasks.keys import Keys, ScopeKeys, parse_scope_tag
 from memory_tasks.models import Scope, Turn
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,14 @@ class RedisWorkingStore:
         keys = self._keys.turn(scope, turn.turn_id)
         status, dropped = self._scripts(
             "append",
-            [keys.scope.turns, keys.scope.turn_ids, keys.scope.shard.due, keys.entry],
+            [
+                keys.scope.turns,
+                keys.scope.turn_ids,
+                keys.scope.shard.due,
+                keys.entry,
+                keys.scope.user.conversations,
+                keys.scope.shard.dropped,
+            ],
             [
                 turn.turn_id,
                 turn.model_dump_json(exclude_none=True),
@@ -121,10 +128,22 @@ class RedisWorkingStore:
         pairs = [part for id in turn_ids for part in (id, f'"turn_id":{_ID.dump_json(id).decode()},')]
         removed: int = self._scripts(
             "remove",
-            [keys.turns, keys.turn_ids, keys.shard.due],
+            [keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations],
             [keys.tag, self._promote_after_ms, self._max_turns, *pairs],
         )
         return removed
+
+    def forget(self, scope: Scope) -> int:
+        keys = self._keys.scope(scope)
+        erased: int = self._scripts(
+            "forget", [keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations], [keys.tag]
+        )
+        return erased
+
+    def conversations(self, user_id: str) -> list[Scope]:
+        with reaching(self._client):
+            tags = self._client.zrange(self._keys.user(user_id).conversations, 0, -1)
+        return [parse_scope_tag(as_text(tag)) for tag in tags]
 
     def count(self, scope: Scope) -> int:
         """How many turns of the scope are in working memory."""

@@ -1,11 +1,10 @@
 """Promotion as tasks: one looks for scopes that are due, one moves a batch of a scope."""
 
 import logging
-from datetime import UTC, datetime, timedelta
 
 from celery import Celery
 
-from memory_tasks.connection import Scripts, reaching
+from memory_tasks.connection import Scripts
 from memory_tasks.keys import Keys
 from memory_tasks.models import Scope
 from memory_tasks.tasks.publisher import QUEUES
@@ -50,36 +49,17 @@ class PromotionSteps:
         )  # fmt: skip
 
     def promote(self, app: Celery, scope: Scope) -> int:
-        """Move a batch of the scope's aged turns, and send the next task while more is due.
-
-        What is above `max_turns` moves whatever its age.
+        """Move a batch of the scope's turns, and send the next task while there is more.
 
         Returns:
             How many turns moved.
         """
-        parts, settings = self._runtime.parts, self._runtime.settings
-        keys = self._keys.scope(scope)
-        with reaching(parts.client):
-            # From here on a dead worker holds the scope up for as long as a step may take, not for the whole claim.
-            seconds, micros = parts.client.time()
-            self._due_again(keys.shard.due, keys.tag, seconds * 1000 + settings.step_timeout * 1000)
-            excess = parts.client.llen(keys.turns) - settings.max_turns
-        server_now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros, milliseconds=1)
-        if excess > 0:
-            done = parts.service.promote_older(scope, server_now, min(excess, settings.promote_batch))
-        else:
-            aged = server_now - timedelta(seconds=settings.promote_after)
-            done = parts.service.promote_older(scope, aged, settings.promote_batch)
+        done = self._runtime.parts.promoter.batch(scope)
         if done.failed:
             kinds = ", ".join(sorted(set(done.failed.values())))
             logger.error(
-                "%d turns of a scope can't be promoted yet (%s) and stay in working memory",
-                len(done.failed),
-                kinds,
+                "%d turns of a scope can't be promoted yet (%s) and stay in working memory", len(done.failed), kinds
             )
         if done.more:
-            self._send(app, keys.tag)
+            self._send(app, self._keys.scope(scope).tag)
         return done.promoted
-
-    def _due_again(self, due: str, tag: str, at_ms: float) -> None:
-        self._runtime.parts.client.zadd(due, {tag: at_ms}, xx=True)

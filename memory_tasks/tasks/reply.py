@@ -171,8 +171,9 @@ class ReplySteps:
         important = service.is_important(turn)
         if important:
             self._checkpoint("persist.before_long_term")
-            service.remember(request.scope, turn)
-            self._checkpoint("persist.after_long_term")
+            with parts.writers.writing(request.scope, [turn.turn_id], service.long_term, ref):
+                service.remember(request.scope, turn)
+                self._checkpoint("persist.after_long_term")
         parts.ledger.settled(ref, promoted=important)
 
     def _scored(self, turn: Turn) -> tuple[Turn, bool]:

@@ -10,7 +10,9 @@ import redis
 from celery import Celery
 
 from memory_tasks.connection import connect, durability_warnings
+from memory_tasks.forgetting import Writers
 from memory_tasks.ledger import Ledger
+from memory_tasks.promoting import Promoter
 from memory_tasks.service import MemoryService
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.publisher import Publisher
@@ -28,6 +30,8 @@ class Parts:
     client: redis.Redis
     ledger: Ledger
     publisher: Publisher
+    writers: Writers
+    promoter: Promoter
 
 
 class Runtime:
@@ -57,6 +61,9 @@ class Runtime:
                     for warning in durability_warnings(client):
                         logger.warning(warning)
                     ledger = Ledger(client, self.settings)
-                    self._parts = Parts(self._factory(self.settings), client, ledger, Publisher(self.app))
+                    writers = Writers(client, ledger.keys, self.settings.step_timeout)
+                    service = self._factory(self.settings)
+                    promoter = Promoter(client, self.settings, service.working, service.long_term, writers)
+                    self._parts = Parts(service, client, ledger, Publisher(self.app), writers, promoter)
                     self._pid = os.getpid()
         return self._parts

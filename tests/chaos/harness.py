@@ -2,7 +2,9 @@
 
 import os
 import random
+import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -163,19 +165,22 @@ class Chaos:
 
 @contextmanager
 def chaos(seed: int, broker: str | None = None, **settings: Any) -> Iterator[tuple[Chaos, EmbeddedValkey]]:
-    """A fresh Valkey with beat, without workers."""
-    with tempfile.TemporaryDirectory(prefix="memory-tasks-chaos-") as name:
-        folder = Path(name)
-        with EmbeddedValkey(folder / "valkey") as valkey:
-            options = {"recall_top_k": 0, "max_turns": 100_000, "max_deliveries": 50, **settings}
-            if broker:
-                options["broker_url"] = broker
-            system = System(folder, options.pop("redis_url", valkey.url), **options)
-            try:
-                system.start_beat()
-                yield Chaos(system, seed), valkey
-            finally:
-                system.close()
+    """A fresh Valkey with beat, without workers. Its folder stays when the scenario fails."""
+    folder = Path(tempfile.mkdtemp(prefix="memory-tasks-chaos-"))
+    with EmbeddedValkey(folder / "valkey") as valkey:
+        options = {"recall_top_k": 0, "max_turns": 100_000, "max_deliveries": 50, **settings}
+        if broker:
+            options["broker_url"] = broker
+        system = System(folder, options.pop("redis_url", valkey.url), **options)
+        try:
+            system.start_beat()
+            yield Chaos(system, seed), valkey
+        except BaseException:
+            sys.stderr.write(f"what is left of the failed scenario is in {folder}\n")
+            raise
+        finally:
+            system.close()
+    shutil.rmtree(folder)
 
 
 @contextmanager

@@ -1,0 +1,147 @@
+"""Commands that move and erase what is remembered."""
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors
+from memory_tasks.client import MemoryClient
+from memory_tasks.models import Scope, now
+
+app = typer.Typer()
+
+
+def _scope(user: str | None, conversation: str | None) -> Scope | None:
+    if conversation is not None and user is None:
+        raise typer.BadParameter("--conversation needs --user")
+    if user is None or conversation is None:
+        return None
+    return Scope.checked(user_id=user, conversation_id=conversation)
+
+
+@app.command()
+def forget(
+    user: Annotated[str, typer.Option("--user", help="Whose.")],
+    conversation: Conversation = None,
+    turn: Annotated[list[str] | None, typer.Option(help="Only these turns of the conversation.")] = None,
+    verify: Annotated[str | None, typer.Option(help="Afterwards look for this text in every tier.")] = None,
+    data: DataFolder = DATA,
+) -> None:
+    """Erase turns, a conversation, or all of a user, in every tier. Repeat it when a tier was down."""
+    if turn and conversation is None:
+        raise typer.BadParameter("--turn needs --conversation")
+    with connected(data) as client:
+        if conversation is None:
+            done = client.forget_user(user)
+        elif turn:
+            done = client.forget_turns(user, conversation, turn)
+        else:
+            done = client.forget(user, conversation)
+        console.print(
+            f"Erased: {done.working} turns of working memory, {done.long_term} memories, {done.ledger} ledger entries."
+        )
+        if verify:
+            left = client.leftovers(verify)
+            if any(left.values()):
+                errors.print(f"The text is still in {left}.", style="red")
+                raise typer.Exit(1)
+            console.print("The text is nowhere any more.")
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(help="JSON Lines are written here.")],
+    user: User = None,
+    conversation: Conversation = None,
+    data: DataFolder = DATA,
+) -> None:
+    """Write turns as JSON Lines, one a line: everything, a user, or one conversation."""
+    scope = _scope(user, conversation)
+    with connected(data) as client, file.open("w", encoding="utf-8") as output, Progress(console=errors) as progress:
+        task = progress.add_task("turns", total=None)
+        count = 0
+        for line in client.export(user, scope):
+            output.write(f"{line}\n")
+            count += 1
+            if not count % 100:
+                progress.update(task, completed=count)
+    console.print(f"{count} turns in {file}.")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="Our JSON Lines, LoCoMo's JSON, or chats as OpenAI messages.")],
+    user: Annotated[str | None, typer.Option(help="Whose memory chats become.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="The conversation chats become.")] = None,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Leave bad lines out instead of stopping.")] = False,
+    data: DataFolder = DATA,
+) -> None:
+    """Read turns from a file. A second time changes nothing."""
+    from memory_tasks.transfer import read_lines
+
+    with connected(data) as client, Progress(console=errors) as progress:
+        lines = progress.track(read_lines(file, user, conversation), description="turns")
+        done = client.import_lines(lines, go_on=go_on)
+    console.print(f"{done.stored['working']} turns into working memory, {done.stored['long_term']} into long-term.")
+    for number, why in done.bad.items():
+        errors.print(Text(f"line {number}: {why}"), style="red")
+    if done.bad:
+        raise typer.Exit(1)
+
+
+@app.command()
+def scopes(
+    each: Annotated[bool, typer.Option("--each", help="Also show every conversation.")] = False,
+    limit: Annotated[int, typer.Option(help="Conversations to show at most.")] = 100,
+    data: DataFolder = DATA,
+) -> None:
+    """Conversations with turns in working memory: how many, how many are due, since when."""
+    from memory_tasks.registry import overview, statuses
+
+    with connected(data) as client:
+        found = overview(client.redis, client.keys)
+        console.print(f"{found.scopes} conversations have turns in working memory, {found.due} are due for promotion.")
+        if found.next_due:
+            console.print(f"The first is due at {found.next_due:%Y-%m-%d %H:%M:%S} UTC.")
+        if found.dropped:
+            errors.print(f"{found.dropped} turns were dropped because too many waited for promotion.", style="red")
+        if each:
+            table = Table("user", "conversation", "turns", "oldest", box=None)
+            for status in islice(statuses(client.redis, client.keys), limit):
+                age = "-" if status.oldest is None else str(now() - status.oldest).partition(".")[0]
+                table.add_row(Text(status.scope.user_id), Text(status.scope.conversation_id), str(status.turns), age)
+            console.print(table)
+
+
+@app.command()
+def promote(
+    user: User = None,
+    conversation: Conversation = None,
+    now_: Annotated[bool, typer.Option("--now", help="Whatever the age of the turns.")] = False,
+    data: DataFolder = DATA,
+) -> None:
+    """Move aged turns to long-term memory, here and without a worker; with --now, all turns."""
+    scope = _scope(user, conversation)
+    with connected(data) as client, Progress(console=errors) as progress:
+        task = progress.add_task("turns", total=None)
+        moved = 0
+        for done in client.promote(_chosen(client, user, scope), whatever_age=now_):
+            moved += done.promoted
+            progress.update(task, completed=moved)
+            if done.failed:
+                errors.print(f"{len(done.failed)} turns stay: {', '.join(sorted(set(done.failed.values())))}")
+    console.print(f"{moved} turns moved to long-term memory.")
+
+
+def _chosen(client: MemoryClient, user: str | None, scope: Scope | None) -> Iterable[Scope]:
+    from memory_tasks.registry import registered
+
+    if scope:
+        return [scope]
+    return (found for found, _ in registered(client.redis, client.keys) if user in (None, found.user_id))
