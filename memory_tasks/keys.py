@@ -63,6 +63,11 @@ class ShardKeys:
         return f"{self.base}:due"
 
     @property
+    def oldest(self) -> str:
+        """Sorted set: tag of each scope with turns in working memory, by the time in ms its oldest was appended."""
+        return f"{self.base}:oldest"
+
+    @property
     def dropped(self) -> str:
         """Number: turns that were dropped because too many waited for promotion."""
         return f"{self.base}:dropped"

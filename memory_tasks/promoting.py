@@ -1,6 +1,6 @@
 """Promotion of one conversation: upsert into long-term memory first, then remove exactly those turns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,17 @@ class Promoted(Record):
     """Whether there may be more to move."""
 
 
-def move(working: WorkingStore, long_term: LongTermStore, scope: Scope, turns: Sequence[Turn]) -> Promoted:
+def _nowhere(_: str) -> None:
+    return None
+
+
+def move(
+    working: WorkingStore,
+    long_term: LongTermStore,
+    scope: Scope,
+    turns: Sequence[Turn],
+    checkpoint: Callable[[str], None] = _nowhere,
+) -> Promoted:
     """Move turns of working memory. A stop at any point loses nothing and doubles nothing: repeat the call."""
     if not turns:
         return Promoted(promoted=0, failed={}, more=False)
@@ -35,6 +45,7 @@ def move(working: WorkingStore, long_term: LongTermStore, scope: Scope, turns: S
         long_term.upsert([Memory(scope=scope, turn=turn) for turn in turns])
     except PartialWriteError as error:
         failed = error.failed
+    checkpoint("promote.upserted")
     stored = [turn.turn_id for turn in turns if turn.turn_id not in failed]
     promoted = working.remove(scope, stored) if stored else 0
     return Promoted(promoted=promoted, failed=failed, more=bool(stored))
@@ -49,10 +60,17 @@ class Promoter:
         working: Recent turns.
         long_term: The semantic store.
         writers: Where the write announces itself.
+        checkpoint: For failure tests: called with the name of each boundary that is crossed.
     """
 
     def __init__(
-        self, client: Any, settings: "Settings", working: WorkingStore, long_term: LongTermStore, writers: "Writers"
+        self,
+        client: Any,
+        settings: "Settings",
+        working: WorkingStore,
+        long_term: LongTermStore,
+        writers: "Writers",
+        checkpoint: Callable[[str], None] = _nowhere,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -60,6 +78,7 @@ class Promoter:
         self._working = working
         self._long_term = long_term
         self._writers = writers
+        self._checkpoint = checkpoint
 
     def batch(self, scope: Scope, *, whatever_age: bool = False) -> Promoted:
         """Move a batch of the aged turns; what is above `max_turns` moves whatever its age.
@@ -86,5 +105,7 @@ class Promoter:
         with self._writers.writing(scope, turn_ids, self._long_term):
             turns = self._working.older(scope, before, limit)
             turn_ids += [turn.turn_id for turn in turns]
-            done = move(self._working, self._long_term, scope, turns)
+            self._checkpoint("promote.read")
+            done = move(self._working, self._long_term, scope, turns, self._checkpoint)
+            self._checkpoint("promote.removed")
         return done.model_copy(update={"more": done.more and len(turns) == limit})

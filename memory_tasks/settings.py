@@ -68,6 +68,7 @@ class Settings(BaseSettings, MemoryConfig):
     promote_batch: int = Field(64, ge=1, le=1000, description="Turns that one promotion task moves.")
     promote_interval: float = Field(30, gt=0, description="How often beat looks for scopes that are due.")
     promote_scopes: int = Field(1000, ge=1, description="Scopes that one look may send to the workers.")
+    promote_rate: str | None = Field(None, description='Promotion tasks that a worker begins at most, like "10/s".')
 
     completion_timeout: float = Field(120, gt=0, description="How long one call of the model may take.")
     completion_lease: float = Field(

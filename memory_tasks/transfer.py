@@ -127,13 +127,11 @@ def read_lines(
         InvalidInputError: The file can't be read, or a chat's user is not given.
     """
     try:
+        whole = _whole(path)
+        if whole is not None:
+            yield from enumerate(_foreign(whole, user_id, conversation_id or path.stem), 1)
+            return
         with path.open(encoding="utf-8") as file:
-            whole = _whole(path, file.read(1))
-            if whole is not None:
-                turns = _foreign(whole, user_id, conversation_id or path.stem)
-                yield from ((number, line) for number, line in enumerate(turns, 1))
-                return
-            file.seek(0)
             for number, text in enumerate(file, 1):
                 if text.strip():
                     yield from ((number, line) for line in _own_or_chat(text, user_id, conversation_id, path, number))
@@ -141,32 +139,29 @@ def read_lines(
         raise InvalidInputError(f"{path}: can't be read ({type(error).__name__})") from error
 
 
-def _whole(path: Path, first: str) -> Any:
-    """The JSON value of a file that is one value, or None for lines."""
-    if first not in ("[", "{"):
-        return None
+def _whole(path: Path) -> Any:
+    """The JSON value of a file that is one value, or None for a file of lines, which may be huge."""
+    with path.open(encoding="utf-8") as file:
+        first, second = _json(file.readline()), file.readline().strip()
+    if first is None:
+        return _json(path.read_text(encoding="utf-8"))
+    is_line = isinstance(first, dict) and "messages" not in first
+    return None if is_line or second else first
+
+
+def _json(text: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if first == "[" or _is_one_object(path) else None
+        return json.loads(text)
     except ValueError:
         return None
-
-
-def _is_one_object(path: Path) -> bool:
-    with path.open(encoding="utf-8") as file:
-        try:
-            value = json.loads(file.readline())
-        except ValueError:
-            return True
-        return "messages" in value and not file.readline().strip()
 
 
 def _own_or_chat(
     text: str, user_id: str | None, conversation_id: str | None, path: Path, number: int
 ) -> Iterator[Line | str]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        yield f"no JSON ({type(error).__name__})"
+    value = _json(text)
+    if value is None:
+        yield "no JSON"
         return
     if isinstance(value, dict) and "messages" in value:
         yield from _chat(value["messages"], user_id, f"{conversation_id or path.stem}-{number}")
@@ -214,7 +209,7 @@ def _chat(messages: Any, user_id: str | None, conversation_id: str) -> Iterator[
 
 def _content(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(part.get("text", "") for part in content if isinstance(part, dict))
+        return "\n".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
     return content if isinstance(content, str) else ""
 
 

@@ -1,6 +1,7 @@
 """Commands that move and erase what is remembered."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -102,21 +103,25 @@ def scopes(
     data: DataFolder = DATA,
 ) -> None:
     """Conversations with turns in working memory: how many, how many are due, since when."""
-    from memory_tasks.registry import overview, statuses
+    from memory_tasks.registry import overview, registered
 
     with connected(data) as client:
         found = overview(client.redis, client.keys)
         console.print(f"{found.scopes} conversations have turns in working memory, {found.due} are due for promotion.")
-        if found.next_due:
-            console.print(f"The first is due at {found.next_due:%Y-%m-%d %H:%M:%S} UTC.")
+        if found.oldest:
+            console.print(f"The oldest turn that is not promoted yet is {_age(found.oldest)} old.")
         if found.dropped:
             errors.print(f"{found.dropped} turns were dropped because too many waited for promotion.", style="red")
         if each:
             table = Table("user", "conversation", "turns", "oldest", box=None)
-            for status in islice(statuses(client.redis, client.keys), limit):
-                age = "-" if status.oldest is None else str(now() - status.oldest).partition(".")[0]
-                table.add_row(Text(status.scope.user_id), Text(status.scope.conversation_id), str(status.turns), age)
+            for scope, oldest in islice(registered(client.redis, client.keys), limit):
+                turns = client.redis.llen(client.keys.scope(scope).turns)
+                table.add_row(Text(scope.user_id), Text(scope.conversation_id), str(turns), _age(oldest))
             console.print(table)
+
+
+def _age(since: datetime) -> str:
+    return str(now() - since).partition(".")[0]
 
 
 @app.command()

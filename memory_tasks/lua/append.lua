@@ -1,6 +1,7 @@
 -- Append a turn to working memory: idempotent, bounded, expiring, in one step.
 --
 -- KEYS  1 turns   2 turn_ids   3 due   4 entry of the turn in the ledger   5 conversations of the user   6 dropped
+--       7 oldest
 -- ARGV  1 turn_id   2 turn as JSON, an object   3 turns to keep at most   4 ttl ms, or 0 for none
 --       5 scope tag   6 promote_after ms, or -1 when nobody promotes   7 turns above which promotion is due at once
 --       8 epoch the ledger must have the turn under, or "" when there is no ledger
@@ -43,6 +44,11 @@ else
   end
 end
 if tonumber(ARGV[6]) >= 0 then
+  local oldest = now
+  if dropped > 0 then
+    oldest = string.sub(redis.call("LINDEX", KEYS[1], 0), 7, 19)
+  end
+  redis.call("ZADD", KEYS[7], dropped > 0 and "XX" or "NX", oldest, ARGV[5])
   if count > tonumber(ARGV[7]) then
     redis.call("ZADD", KEYS[3], "LT", now, ARGV[5])
   else

@@ -1,6 +1,6 @@
 -- Remove exactly the given turns from working memory, and say when the scope is due again.
 --
--- KEYS  1 turns   2 turn_ids   3 due   4 entries   5 conversations of the user
+-- KEYS  1 turns   2 turn_ids   3 due   4 entries   5 conversations of the user   6 oldest
 -- ARGV  1 scope tag   2 promote_after ms, or -1 when nobody promotes   3 turns above which promotion is due at once
 --       4... for each turn: its id, and the beginning of its JSON after the time: '"turn_id":"...",'
 -- Returns how many were there.
@@ -47,8 +47,11 @@ if tonumber(ARGV[2]) >= 0 then
   local first = redis.call("LINDEX", KEYS[1], 0)
   if not first then
     redis.call("ZREM", KEYS[3], ARGV[1])
+    redis.call("ZREM", KEYS[6], ARGV[1])
   elseif removed > 0 then
-    local due = tonumber(string.sub(first, 7, 19)) + ARGV[2]
+    local appended = tonumber(string.sub(first, 7, 19))
+    local due = appended + ARGV[2]
+    redis.call("ZADD", KEYS[6], appended, ARGV[1])
     if redis.call("LLEN", KEYS[1]) > tonumber(ARGV[3]) then
       local time = redis.call("TIME")
       due = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -87,6 +87,7 @@ class RedisWorkingStore:
                 keys.entry,
                 keys.scope.user.conversations,
                 keys.scope.shard.dropped,
+                keys.scope.shard.oldest,
             ],
             [
                 turn.turn_id,
@@ -128,16 +129,14 @@ class RedisWorkingStore:
         pairs = [part for id in turn_ids for part in (id, f'"turn_id":{_ID.dump_json(id).decode()},')]
         removed: int = self._scripts(
             "remove",
-            [keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations],
+            _whole(keys),
             [keys.tag, self._promote_after_ms, self._max_turns, *pairs],
         )
         return removed
 
     def forget(self, scope: Scope) -> int:
         keys = self._keys.scope(scope)
-        erased: int = self._scripts(
-            "forget", [keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations], [keys.tag]
-        )
+        erased: int = self._scripts("forget", _whole(keys), [keys.tag])
         return erased
 
     def conversations(self, user_id: str) -> list[Scope]:
@@ -150,6 +149,12 @@ class RedisWorkingStore:
         with reaching(self._client):
             count: int = self._client.llen(self._keys.scope(scope).turns)
         return count
+
+
+def _whole(keys: ScopeKeys) -> list[str]:
+    return [
+        keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations, keys.shard.oldest,
+    ]  # fmt: skip
 
 
 def _decode(element: str | bytes) -> tuple[int, Turn]:

@@ -35,6 +35,9 @@ def configure(app: Celery, settings: Settings) -> Celery:
         accept_content=["json"],
         task_ignore_result=True,
         worker_prefetch_multiplier=1,
+        # With celery 5.7.0 a pool thread restores the reduced count on the consumer's own connection after RabbitMQ has
+        # come back, and now and then the worker hangs on that and consumes nothing any more.
+        worker_enable_prefetch_count_reduction=False,
         worker_soft_shutdown_timeout=10.0,
         worker_enable_remote_control=True,
         timezone="UTC",

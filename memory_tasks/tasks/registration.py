@@ -11,8 +11,8 @@ from memory_tasks.keys import parse_scope_tag
 from memory_tasks.ledger import TurnRef
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.promotion import PromotionSteps
-from memory_tasks.tasks.reply import Checkpoint, ReplySteps
-from memory_tasks.tasks.runtime import Runtime, ServiceFactory
+from memory_tasks.tasks.reply import ReplySteps
+from memory_tasks.tasks.runtime import Checkpoint, Runtime, ServiceFactory
 from memory_tasks.tasks.upkeep import sweep
 
 CELERY_VISIBILITY_TIMEOUT = 3600.0
@@ -67,8 +67,8 @@ def register(
     """
     settings = settings or Settings.load()
     app.steps["worker"].add(_checking(app, settings))
-    runtime = Runtime(app, settings, service_factory)
-    reply = ReplySteps(runtime, checkpoint)
+    runtime = Runtime(app, settings, service_factory, checkpoint)
+    reply = ReplySteps(runtime)
     promotion = PromotionSteps(runtime)
 
     def task(name: str, **options: Any) -> Any:
@@ -110,7 +110,7 @@ def register(
     def enumerate_due() -> None:
         promotion.enumerate_due(app)
 
-    @task("memory_tasks.promote")
+    @task("memory_tasks.promote", rate_limit=settings.promote_rate)
     def promote(tag: str) -> None:
         promotion.promote(app, parse_scope_tag(tag))
 

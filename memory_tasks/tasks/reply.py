@@ -8,7 +8,6 @@ message that is delivered twice, late or never does no harm.
 import logging
 import random
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -34,20 +33,17 @@ SAVE_PATIENCE = 30.0
 LONGEST_RETRY_AFTER = 3600.0
 """Seconds that a provider may ask us to wait."""
 
-Checkpoint = Callable[[str], None]
-
 
 class ReplySteps:
     """The steps, for one worker process.
 
     Args:
         runtime: The connections.
-        checkpoint: Called with the name of each boundary that is crossed; failure tests stop the process there.
     """
 
-    def __init__(self, runtime: Runtime, checkpoint: Checkpoint) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._checkpoint = checkpoint
+        self._checkpoint = runtime.checkpoint
 
     def recall(self, ref: TurnRef) -> None:
         """Find the recent turns and memories, and save them in the ledger."""

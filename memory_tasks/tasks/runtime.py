@@ -20,6 +20,7 @@ from memory_tasks.tasks.publisher import Publisher
 logger = logging.getLogger(__name__)
 
 ServiceFactory = Callable[[Settings], MemoryService]
+Checkpoint = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class Runtime:
         app: The Celery app the tasks belong to.
         settings: Of the whole system.
         factory: Makes the service.
+        checkpoint: Called with the name of each boundary that a task crosses; failure tests stop the process there.
     """
 
-    def __init__(self, app: Celery, settings: Settings, factory: ServiceFactory) -> None:
+    def __init__(self, app: Celery, settings: Settings, factory: ServiceFactory, checkpoint: Checkpoint) -> None:
         self.app = app
         self.settings = settings
+        self.checkpoint = checkpoint
         self._factory = factory
         self._lock = threading.Lock()
         self._pid = 0
@@ -63,7 +66,9 @@ class Runtime:
                     ledger = Ledger(client, self.settings)
                     writers = Writers(client, ledger.keys, self.settings.step_timeout)
                     service = self._factory(self.settings)
-                    promoter = Promoter(client, self.settings, service.working, service.long_term, writers)
+                    promoter = Promoter(
+                        client, self.settings, service.working, service.long_term, writers, self.checkpoint
+                    )
                     self._parts = Parts(service, client, ledger, Publisher(self.app), writers, promoter)
                     self._pid = os.getpid()
         return self._parts
