@@ -56,6 +56,10 @@ class FaultyStore:
 
     def upsert(self, memories: Sequence[Memory], /) -> None:
         self._maybe_fail("upsert")
+        if len(memories) > 1:
+            half = len(memories) // 2
+            self._store.upsert(memories[:half])
+            checkpoint("store.half")
         self._store.upsert(memories)
 
     def delete(self, scope: Scope, turn_ids: Sequence[str], /) -> int:

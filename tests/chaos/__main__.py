@@ -1,6 +1,6 @@
 """Breaks everything and counts what is left: `make chaos`, or `python -m tests.chaos --short`.
 
-Exit code 1 unless nothing was lost, doubled, billed twice or out of order.
+Exit code 1 unless nothing was lost, doubled, billed twice, out of order or brought back.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos import failures, kills, ordering, servers
+from tests.chaos import failures, kills, ordering, promotion, servers
 from tests.chaos.harness import Outcome
 
 Scenario = Callable[[int], Iterator[Outcome]]
@@ -34,6 +34,10 @@ def scenarios(*, short: bool) -> dict[str, Scenario]:
         "same-instant": lambda seed: ordering.same_instant(seed, 30 if short else 1000),
         "long-mailbox": lambda seed: ordering.long_mailbox(seed, *((60, 10, 3) if short else (1000, 50, 10))),
         "backlog": lambda seed: ordering.backlog(seed, 200 if short else 5000),
+        "promoter-kills": lambda seed: promotion.promoter_kills(seed, 1 if short else 20),
+        "many-promoters": lambda seed: promotion.many_promoters(seed, 100 if short else 2000),
+        "append-in-between": lambda seed: promotion.append_in_between(seed, 3 if short else 20),
+        "forget-while-running": lambda seed: promotion.forget_while_running(seed, 30 if short else 1000),
         "wrong-clock": lambda seed: ordering.wrong_clock(seed, 2 if short else 15),
     }
 
@@ -64,13 +68,33 @@ def main(arguments: list[str]) -> int:
 
 def _table(outcomes: list[Outcome]) -> Table:
     table = Table(box=None)
-    columns = ("trials", "turns", "lost", "doubled", "extra calls", "killed in call", "disorder", "seconds")
+    columns = (
+        "trials",
+        "turns",
+        "lost",
+        "doubled",
+        "extra calls",
+        "killed in call",
+        "disorder",
+        "resurrected",
+        "seconds",
+    )
     table.add_column("scenario")
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("")
     for o in outcomes:
-        numbers = (o.trials, o.turns, o.lost, o.doubled, o.extra_calls, o.calls_killed, o.disorder, round(o.seconds))
+        numbers = (
+            o.trials,
+            o.turns,
+            o.lost,
+            o.doubled,
+            o.extra_calls,
+            o.calls_killed,
+            o.disorder,
+            o.resurrected,
+            round(o.seconds),
+        )
         table.add_row(o.scenario, *(str(number) for number in numbers), "held" if o.held else "BROKEN")
         for note in o.notes:
             table.add_row(f"    {note}", style="dim")

@@ -40,12 +40,14 @@ class Outcome:
     calls_killed: int = 0
     """Calls that were made again because a kill hit the call itself: the one window that is allowed."""
     disorder: int = 0
+    resurrected: int = 0
+    """What was forgotten and is there again."""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
     @property
     def held(self) -> bool:
-        return not (self.lost or self.doubled or self.extra_calls or self.disorder)
+        return not (self.lost or self.doubled or self.extra_calls or self.disorder or self.resurrected)
 
 
 class Chaos:
