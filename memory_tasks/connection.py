@@ -129,10 +129,23 @@ class Scripts:
             StoreUnavailableError: Redis can't be reached or refused the script.
         """
         with reaching(self._client):
-            return as_text(self.get(name)(keys=keys, args=args))
+            return as_text(self._get(name)(keys=keys, args=args))
 
-    def get(self, name: str) -> Any:
-        """The script itself, for use in a pipeline."""
+    def each(self, name: str, calls: Sequence[tuple[Sequence[str], Sequence[str | int | float]]]) -> list[Any]:
+        """Run a script for several (keys, args) in one round trip; the answers in order.
+
+        Raises:
+            StoreUnavailableError: Redis can't be reached or refused the script.
+        """
+        if not calls:
+            return []
+        script = self._get(name)
+        with reaching(self._client), self._client.pipeline(transaction=False) as pipe:
+            for keys, args in calls:
+                script(keys=keys, args=args, client=pipe)
+            return [as_text(answer) for answer in pipe.execute()]
+
+    def _get(self, name: str) -> Any:
         if name not in self._scripts:
             source = files("memory_tasks").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
             self._scripts[name] = self._client.register_script(source)

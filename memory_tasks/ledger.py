@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from memory_tasks.connection import Scripts, as_text, reaching
 from memory_tasks.errors import UnknownTurnError
-from memory_tasks.keys import Keys, ShardKeys, TurnKeys, parse_turn_tag
+from memory_tasks.keys import Keys, TurnKeys, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
 from memory_tasks.settings import Settings
 
@@ -180,10 +180,10 @@ class Ledger:
         )
         return answer[0], _next(answer[1] if len(answer) > 1 else "")
 
-    def due(self, shard: ShardKeys, limit: int = PAGE) -> list[str]:
-        """Tags of turns of the shard that need attention, claimed so that no other sweep takes them too."""
-        tags: list[str] = self._scripts("claim", [shard.sweep], [limit, self._grace])
-        return tags
+    def due(self) -> list[str]:
+        """Tags of turns that need attention, a page of each shard, claimed so that no other sweep takes them too."""
+        calls = [([shard.sweep], [PAGE, self._grace]) for shard in self.keys.shards()]
+        return [tag for tags in self._scripts.each("claim", calls) for tag in tags]
 
     def republish(self, tag: str) -> tuple[TurnRef | None, State | None]:
         """The turn behind a tag and the state to go on from, when something is left to do for it.
@@ -256,17 +256,14 @@ class Ledger:
         Returns:
             How many there were, and the turns that became active because one before them is gone.
         """
-        script = self._scripts.get("ledger")
         erased, followers = 0, list[TurnRef]()
         for start in range(0, len(turn_ids), FORGET_PAGE):
-            with reaching(self._client), self._client.pipeline(transaction=False) as pipe:
-                for turn_id in turn_ids[start : start + FORGET_PAGE]:
-                    keys = self.keys.turn(scope, turn_id)
-                    script(keys=_key_list(keys), args=["forget", keys.tag, "", self._grace], client=pipe)
-                for count, follower in pipe.execute():
-                    erased += count
-                    if ref := _next(as_text(follower)):
-                        followers.append(ref)
+            turns = [self.keys.turn(scope, turn_id) for turn_id in turn_ids[start : start + FORGET_PAGE]]
+            calls = [(_key_list(keys), ("forget", keys.tag, "", self._grace)) for keys in turns]
+            for count, follower in self._scripts.each("ledger", calls):
+                erased += count
+                if ref := _next(follower):
+                    followers.append(ref)
         # One of them may have been erased in its turn.
         return erased, [ref for ref in followers if ref.turn_id not in set(turn_ids)]
 

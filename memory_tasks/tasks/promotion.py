@@ -1,6 +1,7 @@
 """Promotion as tasks: one looks for scopes that are due, one moves a batch of a scope."""
 
 import logging
+import random
 
 from celery import Celery
 
@@ -32,16 +33,19 @@ class PromotionSteps:
             How many were sent.
         """
         scripts = Scripts(self._runtime.parts.client)
-        left = self._runtime.settings.promote_scopes
-        for shard in self._keys.shards():
-            while left > 0:
-                tags = scripts("claim", [shard.due], [min(PAGE, left), int(self._claim * 1000)])
-                for tag in tags:
-                    self._send(app, tag)
-                left -= len(tags)
-                if len(tags) < PAGE:
-                    break
-        return self._runtime.settings.promote_scopes - left
+        most = left = self._runtime.settings.promote_scopes
+        shards = self._keys.shards()
+        random.shuffle(shards)
+        while left > 0 and shards:
+            # All shards get the same share, so that a flood in one does not keep the others waiting.
+            share = min(PAGE, max(1, left // len(shards)))
+            asked = shards[:left]
+            pages = scripts.each("claim", [([shard.due], [share, int(self._claim * 1000)]) for shard in asked])
+            for tag in (tag for page in pages for tag in page):
+                self._send(app, tag)
+                left -= 1
+            shards = [shard for shard, page in zip(asked, pages, strict=True) if len(page) == share]
+        return most - left
 
     def _send(self, app: Celery, tag: str) -> None:
         app.send_task(

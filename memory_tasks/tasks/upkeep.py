@@ -1,7 +1,6 @@
 """The sweep: turns whose worker died, whose message got lost or whose retry is due go on from their saved state."""
 
 from memory_tasks.connection import reaching
-from memory_tasks.ledger import PAGE
 from memory_tasks.tasks.runtime import Runtime
 
 SWEPT_SECONDS = 60.0
@@ -16,16 +15,12 @@ def sweep(runtime: Runtime) -> int:
     """
     ledger, publisher = runtime.parts.ledger, runtime.parts.publisher
     sent = 0
-    for shard in ledger.keys.shards():
-        while True:
-            tags = ledger.due(shard)
-            for tag in tags:
-                ref, state = ledger.republish(tag)
-                if ref is not None and state is not None:
-                    publisher.publish(ref, state)
-                    sent += 1
-            if len(tags) < PAGE:
-                break
+    while tags := ledger.due():
+        for tag in tags:
+            ref, state = ledger.republish(tag)
+            if ref is not None and state is not None:
+                publisher.publish(ref, state)
+                sent += 1
     with reaching(runtime.parts.client):
         ttl = max(SWEPT_SECONDS, 10 * runtime.settings.sweep_interval)
         runtime.parts.client.set(ledger.keys.swept, "1", px=int(ttl * 1000))
