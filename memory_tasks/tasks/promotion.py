@@ -39,12 +39,12 @@ class PromotionSteps:
         while left > 0 and shards:
             # All shards get the same share, so that a flood in one does not keep the others waiting.
             share = min(PAGE, max(1, left // len(shards)))
-            asked = shards[:left]
+            asked, others = shards[:left], shards[left:]
             pages = scripts.each("claim", [([shard.due], [share, int(self._claim * 1000)]) for shard in asked])
             for tag in (tag for page in pages for tag in page):
                 self._send(app, tag)
                 left -= 1
-            shards = [shard for shard, page in zip(asked, pages, strict=True) if len(page) == share]
+            shards = others + [shard for shard, page in zip(asked, pages, strict=True) if len(page) == share]
         return most - left
 
     def _send(self, app: Celery, tag: str) -> None:
