@@ -1,18 +1,32 @@
 """Keeps what ranking needs of recently searched scopes in memory, brought up to date at each search."""
 
-import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memory_tasks.ranking import Floats, Ints
+from memory_tasks.ranking import Evidence, Floats, Ints, score
 
 SEQUENCE_BITS = 31
+"""A row's number is its scope's number and, in this many bits, its place in the scope."""
 CACHE_BYTES = 128 * 1024 * 1024
+
+
+FeatureRow = tuple[int, int, int, bytes | None]
+"""pk, number of terms, microseconds since 1970, vector as float32 or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A row that was found, with the evidence for it."""
+
+    pk: int
+    score: float
+    lexical: float
+    vector: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,46 @@ class Features:
         scope = np.searchsorted(self.starts, np.arange(self.size), side="right")
         return np.lexsort((self.times, scope))
 
+    def rank(
+        self,
+        terms: Sequence[str],
+        postings: Callable[[str], Sequence[tuple[int, int]]],
+        vector: Floats | None,
+        limit: int,
+    ) -> list[Ranked]:
+        """The best rows for a query, best first.
+
+        Args:
+            terms: Of the query, each once.
+            postings: The (pk, count) rows of a term in these scopes, in order of pk.
+            vector: Of the query, or None without an embedder.
+            limit: How many at most.
+        """
+        if not self.size:
+            return []
+        order = self.order()
+        place = np.empty_like(order)
+        place[order] = np.arange(self.size)
+        found = (self.positions(postings(term)) for term in terms)
+        evidence = Evidence(
+            self.lengths[order],
+            [(place[positions], counts) for positions, counts in found],
+            (self.vectors @ vector)[order] if vector is not None else None,
+            self.times[order],
+            self.starts,
+        )
+        scores, lexical = score(evidence)
+        cosines = evidence.cosines
+        return [
+            Ranked(
+                pk=int(self.pks[order[i]]),
+                score=float(scores[i]),
+                lexical=float(lexical[i]),
+                vector=None if cosines is None else float(cosines[i]),
+            )
+            for i in np.argsort(-scores, kind="stable")[:limit]
+        ]
+
     def positions(self, rows: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
         """Turn (pk, count) rows, ordered by pk, into positions and counts."""
         table = np.array(rows, dtype=np.int64).reshape(-1, 2)
@@ -74,12 +128,21 @@ class FeatureCache:
         self._kept: OrderedDict[int, tuple[int, int, Features]] = OrderedDict()
         self._bytes = 0
 
-    def load(self, db: sqlite3.Connection, scopes: Sequence[tuple[int, int, int]]) -> Features:
-        """The features of these (scope, next_seq, revision) rows as the transaction sees them, without empty scopes."""
-        parts = [part for row in scopes if (part := self._scope(db, *row)).size]
+    def load(
+        self, scopes: Sequence[tuple[int, int, int]], read: Callable[[int, int], Sequence[FeatureRow]]
+    ) -> Features:
+        """The features of scopes, without empty ones.
+
+        Args:
+            scopes: Their (scope, next_seq, revision) rows as a transaction sees them.
+            read: Gives the rows from one pk up to another, in order, in the same transaction.
+        """
+        parts = [part for row in scopes if (part := self._scope(read, *row)).size]
         return _join(parts) if parts else EMPTY
 
-    def _scope(self, db: sqlite3.Connection, scope: int, next_seq: int, revision: int) -> Features:
+    def _scope(
+        self, read: Callable[[int, int], Sequence[FeatureRow]], scope: int, next_seq: int, revision: int
+    ) -> Features:
         with self._lock:
             seen, kept_revision, kept = self._kept.get(scope, (0, -1, EMPTY))
             if scope in self._kept:
@@ -89,11 +152,7 @@ class FeatureCache:
         if not fresh and seen == next_seq:
             return kept
         first = scope << SEQUENCE_BITS | (0 if fresh else seen)
-        rows = db.execute(
-            "select pk, length, said_at, vector from features where pk >= ? and pk < ? order by pk",
-            (first, scope << SEQUENCE_BITS | next_seq),
-        ).fetchall()
-        loaded = _features(scope, rows)
+        loaded = _features(scope, read(first, scope << SEQUENCE_BITS | next_seq))
         if not fresh and kept.size:
             loaded = _join([kept, loaded]) if loaded.size else kept
             loaded = Features([scope], [0], loaded.pks, loaded.lengths, loaded.times, loaded.vectors)
@@ -116,7 +175,7 @@ class FeatureCache:
             self._bytes = 0
 
 
-def _features(scope: int, rows: Sequence[tuple[int, int, int, bytes | None]]) -> Features:
+def _features(scope: int, rows: Sequence[FeatureRow]) -> Features:
     if not rows:
         return EMPTY
     pks, lengths, times, blobs = zip(*rows, strict=True)

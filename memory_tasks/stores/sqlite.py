@@ -5,12 +5,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from os import getpid
 from pathlib import Path
-
-import numpy as np
 
 from memory_tasks.embedders import embed, embed_each
 from memory_tasks.errors import (
@@ -19,36 +17,15 @@ from memory_tasks.errors import (
     PartialWriteError,
     StoreUnavailableError,
 )
-from memory_tasks.models import Across, Hit, Memory, Scope, Turn
+from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.ranking import Evidence, score
-from memory_tasks.stores.features import FeatureCache
+from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow
+from memory_tasks.stores.records import EMBED_CHARS, embeddable, lexical_terms, to_memory, to_micros
 from memory_tasks.text import terms
 
 FORMAT = 1
-SEQUENCE_BITS = 31
 BUSY_SECONDS = 30.0
-EMBED_CHARS = 8_000
-"""Characters of a turn that its vector is made of. The full text is kept, and all its words are found."""
-MONTHS = "January February March April May June July August September October November December".split()
-
 _TURN = "t.turn_id, t.user_message, t.assistant_message, t.created_at, t.importance, t.remember"
-
-
-def spoken(turn: Turn) -> str:
-    """The text of a turn, as the embedder and the lexical index read it."""
-    return f"{turn.user_message}\n{turn.assistant_message}".strip()
-
-
-def _terms(turn: Turn) -> Counter[str]:
-    said = turn.created_at
-    return Counter(terms(f"{spoken(turn)} {said.day} {MONTHS[said.month - 1]} {said.year}"))
-
-
-def _embeddable(turn: Turn) -> str:
-    text = spoken(turn)
-    half = EMBED_CHARS // 2
-    return text if len(text) <= EMBED_CHARS else f"{text[:half]} {text[-half:]}"
 
 
 class SQLiteStore:
@@ -149,11 +126,11 @@ class SQLiteStore:
         failed: dict[str, str] = {}
         vectors: list[bytes | None] = [None] * len(changed)
         if self.embedder and changed:
-            matrix, errors = embed_each(self.embedder, [_embeddable(memory.turn) for memory in changed])
+            matrix, errors = embed_each(self.embedder, [embeddable(memory.turn) for memory in changed])
             vectors = [row.tobytes() for row in matrix]
             failed = {changed[i].turn.turn_id: error for i, error in errors.items()}
         indexed = [
-            (memory, _terms(memory.turn), vector)
+            (memory, lexical_terms(memory.turn), vector)
             for memory, vector in zip(changed, vectors, strict=True)
             if memory.turn.turn_id not in failed
         ]
@@ -170,7 +147,7 @@ class SQLiteStore:
             "where s.user_id = ? and s.conversation_id = ? and t.turn_id = ?",
             (scope.user_id, scope.conversation_id, turn_id),
         ).fetchone()
-        return _to_memory(row) if row else None
+        return to_memory(row) if row else None
 
     def _put(self, db: sqlite3.Connection, memory: Memory, counts: Counter[str], vector: bytes | None) -> None:
         user, conversation, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
@@ -190,7 +167,7 @@ class SQLiteStore:
         else:
             pk = scope << SEQUENCE_BITS | seq
             db.execute("update scopes set next_seq = next_seq + 1 where scope = ?", (scope,))
-        said_at = _micros(turn.created_at)
+        said_at = to_micros(turn.created_at)
         db.execute(
             "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -219,26 +196,17 @@ class SQLiteStore:
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
         wanted = list(dict.fromkeys(terms(query)))
         with self._read() as db:
-            found = self._cache.load(db, self._scopes(db, scope, across))
-            if not found.size:
-                return []
-            order = found.order()
-            place = np.empty_like(order)
-            place[order] = np.arange(found.size)
-            rows = (found.positions(self._postings(db, found.scopes, term)) for term in wanted)
-            postings = [(place[positions], counts) for positions, counts in rows]
-            cosines = (found.vectors @ vector)[order] if vector is not None else None
-            scores, lexical = score(Evidence(found.lengths[order], postings, cosines, found.times[order], found.starts))
-            best = np.argsort(-scores, kind="stable")[:limit]
+            found = self._cache.load(self._scopes(db, scope, across), partial(self._features, db))
+            hits = found.rank(wanted, lambda term: self._postings(db, found.scopes, term), vector, limit)
             return [
-                Hit(
-                    memory=self._memory(db, int(found.pks[order[i]])),
-                    score=float(scores[i]),
-                    lexical=float(lexical[i]),
-                    vector=None if cosines is None else float(cosines[i]),
-                )
-                for i in best
+                Hit(memory=self._memory(db, hit.pk), score=hit.score, lexical=hit.lexical, vector=hit.vector)
+                for hit in hits
             ]
+
+    def _features(self, db: sqlite3.Connection, first: int, last: int) -> list[FeatureRow]:
+        return db.execute(
+            "select pk, length, said_at, vector from features where pk >= ? and pk < ? order by pk", (first, last)
+        ).fetchall()
 
     def _scopes(self, db: sqlite3.Connection, scope: Scope, across: Across) -> list[tuple[int, int, int]]:
         where, values = "user_id = ?", [scope.user_id]
@@ -261,7 +229,7 @@ class SQLiteStore:
             f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) where t.pk = ?",
             (pk,),
         ).fetchone()
-        return _to_memory(row)
+        return to_memory(row)
 
     def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         with self._write() as db:
@@ -348,7 +316,7 @@ class SQLiteStore:
             if not rows:
                 return
             for row in rows:
-                yield _to_memory(row[1:])
+                yield to_memory(row[1:])
             last = rows[-1][0]
 
     def close(self) -> None:
@@ -366,28 +334,3 @@ def _holds(file: Path, needle: bytes) -> bool:
                 return True
             tail = block[-len(needle) :]
     return False
-
-
-def _to_memory(row: tuple[str, str, str, str, str, int, float | None, int]) -> Memory:
-    user_id, conversation_id, turn_id, user_message, assistant_message, created_at, importance, remember = row
-    return Memory(
-        scope=Scope(user_id=user_id, conversation_id=conversation_id),
-        turn=Turn(
-            turn_id=turn_id,
-            user_message=user_message,
-            assistant_message=assistant_message,
-            created_at=_datetime(created_at),
-            importance=importance,
-            remember=bool(remember),
-        ),
-    )
-
-
-def _micros(time: datetime) -> int:
-    # Not timestamp(): a float has no exact microseconds.
-    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-
-
-def _datetime(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
