@@ -1,11 +1,9 @@
 """The embedded long-term store: real files, several processes."""
 
-import multiprocessing
-import os
-import signal
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,21 @@ from memory_tasks import (
     IndexMismatchError,
     InvalidInputError,
     Memory,
-    PartialWriteError,
     Scope,
     SQLiteStore,
     StoreUnavailableError,
 )
 from memory_tasks.embedders.wordllama import WordLlamaEmbedder
-from tests.conditions import wait_for
+from memory_tasks.stores.conformance import OpenStore, StoreConformance
 from tests.conftest import make_turn
 
 ANN = Scope(user_id="ann", conversation_id="c1")
+
+
+class TestConformance(StoreConformance):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        return partial(SQLiteStore, tmp_path / "memory.db")
 
 
 def memory(turn_id: str, user: str = "hello", assistant: str = "hi", scope: Scope = ANN, **fields: Any) -> Memory:
@@ -37,20 +40,6 @@ def memory(turn_id: str, user: str = "hello", assistant: str = "hi", scope: Scop
 
 def found(store: SQLiteStore, query: str, limit: int = 4, scope: Scope = ANN, **options: Any) -> list[str]:
     return [hit.memory.turn.turn_id for hit in store.search(scope, query, limit, **options)]
-
-
-def test_upsert_is_idempotent_and_the_last_text_wins(store: SQLiteStore) -> None:
-    for _ in range(3):
-        store.upsert([memory("t1", "I like oolong"), memory("t1", "I like sencha"), memory("t2")])
-    assert store.count(ANN) == 2
-    assert store.search(ANN, "sencha", 1)[0].memory.turn.user_message == "I like sencha"
-    assert store.search(ANN, "oolong", 1)[0].lexical == 0
-
-
-def test_a_replaced_turn_keeps_its_place(store: SQLiteStore) -> None:
-    store.upsert([memory(f"t{n}") for n in range(3)])
-    store.upsert([memory("t1", "changed")])
-    assert [m.turn.turn_id for m in store.export()] == ["t0", "t1", "t2"]
 
 
 @pytest.mark.parametrize(
@@ -95,11 +84,6 @@ def test_search_stays_in_the_conversation_or_in_the_user(store: SQLiteStore) -> 
     assert sorted(found(store, "the same words", 99, across="user")) == ["ann-C1", "ann-c1", "ann-c2"]
     assert found(store, "the same words", 99, Scope(user_id="nobody", conversation_id="c1")) == []
     assert found(store, "the same words", 0) == []
-
-
-def test_a_query_without_any_term_still_answers(store: SQLiteStore) -> None:
-    store.upsert([memory("t1", ""), memory("t2", "…")])
-    assert set(found(store, "???")) == {"t1", "t2"}
 
 
 def test_delete_erases_exactly_these(store: SQLiteStore, tmp_path: Path) -> None:
@@ -169,15 +153,6 @@ class Picky:
         return np.ones((len(texts), 2))
 
 
-def test_a_text_that_cannot_be_embedded_does_not_hold_back_the_others(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "picky.db", Picky())
-    with pytest.raises(PartialWriteError) as failure:
-        store.upsert([memory("t1"), memory("t2", "bad"), memory("t3")])
-    assert failure.value.failed == {"t2": "RuntimeError"}
-    assert failure.value.stored == ["t1", "t3"]
-    assert store.count(ANN) == 2
-
-
 def test_another_embedder_is_refused_when_the_file_is_opened(tmp_path: Path) -> None:
     SQLiteStore(tmp_path / "picky.db", Picky())
     for embedder in (WordLlamaEmbedder(), None):
@@ -190,83 +165,12 @@ def test_another_embedder_is_refused_when_the_file_is_opened(tmp_path: Path) -> 
         SQLiteStore(tmp_path / "picky.db", Picky())
 
 
-def test_without_an_embedder_search_is_by_words(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "words.db")
-    store.upsert([memory("t1", "green tea"), memory("t2", "black coffee")])
-    (best,) = store.search(ANN, "tea", 1)
-    assert (best.memory.turn.turn_id, best.vector) == ("t1", None)
-
-
 def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database")
     with pytest.raises(StoreUnavailableError, match="file"):
         SQLiteStore(tmp_path / "file")
     with pytest.raises(StoreUnavailableError):
         SQLiteStore(tmp_path / "file" / "below.db")
-
-
-def _write(path: Path, name: str, count: int) -> None:
-    store = SQLiteStore(path, WordLlamaEmbedder())
-    for n in range(count):
-        store.upsert([memory(f"{name}{n}", f"from {name}")])
-    store.close()
-
-
-def _process(target: Callable[..., None], *arguments: Any) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
-    process.start()
-    return process
-
-
-def test_several_processes_write_and_read_at_once(store: SQLiteStore) -> None:
-    writers = [_process(_write, store.path, name, 150) for name in ("a", "b", "c")]
-    seen = 0
-    while any(writer.is_alive() for writer in writers):
-        count = len(store.search(ANN, "from a", 1000))
-        assert count >= seen
-        seen = count
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert store.count(ANN) == 450
-    assert len(store.search(ANN, "from a", 1000)) == 450
-
-
-def test_a_reader_notices_what_another_process_erased(store: SQLiteStore, tmp_path: Path) -> None:
-    other = SQLiteStore(store.path, WordLlamaEmbedder())
-    store.upsert([memory("t1", "green tea"), memory("t2", "black tea")])
-    assert len(found(other, "tea")) == 2
-    store.delete(ANN, ["t1"])
-    assert found(other, "tea") == ["t2"]
-    store.forget(ANN)
-    assert found(other, "tea") == []
-
-
-def test_a_killed_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
-    for name in ("a", "b", "c"):
-        writer = _process(_write, path, name, 10_000)
-        wait_for(lambda: path.exists() and _count(path) > 20, "the writer to write")
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
-        store = SQLiteStore(path, WordLlamaEmbedder())
-        numbers = sorted(int(m.turn.turn_id[1:]) for m in store.export() if m.turn.turn_id[0] == name)
-        assert numbers == list(range(len(numbers)))
-        assert len(store.search(ANN, "from a", 100_000)) == store.count(ANN)
-        store.forget(ANN)
-
-
-def _count(path: Path) -> int:
-    db = sqlite3.connect(path, timeout=30)
-    try:
-        tables = db.execute("select count(*) from sqlite_master where name = 'turns'").fetchone()[0]
-        return db.execute("select count(*) from turns").fetchone()[0] if tables else 0
-    finally:
-        db.close()
-
-
-def test_a_huge_text_is_kept_whole_and_found_by_any_word(store: SQLiteStore) -> None:
-    text = "padding " * 60_000 + "needleword" + " padding" * 60_000
-    store.upsert([memory("huge", text), memory("small", "padding")])
-    assert store.search(ANN, "needleword", 1)[0].memory.turn.user_message == text
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=80)
