@@ -36,6 +36,9 @@ _TERM = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|(?P<symbol>[{_SYMBOL}])|(?P<w
 _SCRIPTS = (("\u0400", "\u052f", "russian"), ("\u0600", "\u06ff", "arabic"), ("\u0370", "\u03ff", "greek"))
 _LOCAL = threading.local()
 
+LONGEST = 64
+"""Characters of a word that count. Nobody searches for more, and an index has no room for a megabyte."""
+
 
 def _stemmer(language: str) -> Callable[[str], str]:
     # The stemmers keep the word they work on in themselves, so each thread has its own.
@@ -83,5 +86,5 @@ def terms(text: str) -> list[str]:
         elif match.lastgroup == "symbol":
             found.append(piece)
         elif piece not in STOP_WORDS:
-            found.append(_stem(piece))
+            found.append(_stem(piece[:LONGEST]))
     return found

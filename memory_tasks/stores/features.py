@@ -175,6 +175,12 @@ class FeatureCache:
             self._bytes = 0
 
 
+def features_of(scopes: Sequence[tuple[int, Sequence[FeatureRow]]]) -> Features:
+    """Features of some rows of scopes, in order of pk, without keeping them."""
+    parts = [part for scope, rows in scopes if (part := _features(scope, rows)).size]
+    return _join(parts) if parts else EMPTY
+
+
 def _features(scope: int, rows: Sequence[FeatureRow]) -> Features:
     if not rows:
         return EMPTY

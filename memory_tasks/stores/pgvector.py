@@ -1,0 +1,411 @@
+"""Long-term memory in PostgreSQL with pgvector: the store for several machines (extra `postgres`)."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from hashlib import blake2b
+from importlib.resources import files
+from os import getpid
+from typing import Any
+
+from memory_tasks.connection import without_password
+from memory_tasks.embedders import embed, embed_each
+from memory_tasks.errors import IndexMismatchError, InvalidInputError, PartialWriteError, StoreUnavailableError
+from memory_tasks.loading import needs_extra
+from memory_tasks.models import Across, Hit, Memory, Scope
+from memory_tasks.ports import Embedder
+from memory_tasks.ranking import Floats
+from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, features_of
+from memory_tasks.stores.records import EMBED_CHARS, embeddable, lexical_terms, to_memory, to_micros
+from memory_tasks.text import terms
+
+try:
+    import psycopg
+    from pgvector.psycopg import register_vector
+    from psycopg_pool import ConnectionPool, PoolTimeout
+except ImportError as error:
+    raise needs_extra("postgres", "MEMORY_TASKS_LONG_TERM_URL=postgresql://...") from error
+
+FORMAT = 1
+SCHEMA = "memory_tasks"
+POOL_SIZE = 8
+CONNECT_SECONDS = 10.0
+LARGE = 20_000
+"""Turns from which on a conversation is searched through an HNSW index of its own instead of exactly."""
+CANDIDATES = 300
+"""Turns that the index, and the words of the query, propose in a large conversation."""
+LOCK = 0x6D656D6F7279
+"""Advisory lock of migrations."""
+_TURN = "s.user_id, s.conversation_id, t.turn_id, t.user_message, t.assistant_message, t.created_at, t.importance, "
+_TURN += "t.remember"
+
+
+def _key(value: str) -> bytes:
+    return blake2b(value.encode(), digest_size=16).digest()
+
+
+class PgVectorStore:
+    """A `LongTermStore` in PostgreSQL 15 or later with the extension pgvector 0.5 or later.
+
+    Safe between threads and after a fork. Tables are made in the schema `memory_tasks` when they are missing.
+
+    Args:
+        url: A libpq URL.
+        embedder: Makes the vectors; without one, search is by words only.
+        partitions: Into how many the tables are split by user when they are made.
+
+    Raises:
+        IndexMismatchError: The tables were made with another embedder or by a newer version.
+        StoreUnavailableError: The server can't be reached, or lacks pgvector.
+
+    Example:
+        >>> store = PgVectorStore("postgresql://app@db/memory", WordLlamaEmbedder())
+    """
+
+    def __init__(self, url: str, embedder: Embedder | None = None, partitions: int = 4) -> None:
+        self._url = url
+        self.embedder = embedder
+        self._cache = FeatureCache()
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._pool: ConnectionPool[Any] | None = None
+        self._migrate(partitions)
+
+    def _connections(self) -> "ConnectionPool[Any]":
+        with self._lock:
+            if self._pool is None or self._pid != getpid():
+                self._pool = ConnectionPool(
+                    self._url,
+                    min_size=0,
+                    max_size=POOL_SIZE,
+                    timeout=CONNECT_SECONDS,
+                    kwargs={"autocommit": False, "connect_timeout": int(CONNECT_SECONDS)},
+                    configure=_configure,
+                    open=True,
+                )
+                self._pid = getpid()
+            return self._pool
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Any]:
+        try:
+            with self._connections().connection() as db:
+                # A reader sees one state throughout; a writer must see what others have just committed.
+                db.isolation_level = (
+                    psycopg.IsolationLevel.READ_COMMITTED if write else psycopg.IsolationLevel.REPEATABLE_READ
+                )
+                yield db
+        except (psycopg.Error, PoolTimeout) as error:
+            # The server's message may quote values.
+            detail = getattr(getattr(error, "diag", None), "sqlstate", None) or type(error).__name__
+            raise StoreUnavailableError(
+                f"long-term store {without_password(self._url)} can't be used ({detail}); check that it runs and "
+                "MEMORY_TASKS_LONG_TERM_URL"
+            ) from error
+
+    def _migrate(self, partitions: int) -> None:
+        name, dimension = (self.embedder.name, self.embedder.dimension) if self.embedder else ("none", 0)
+        made_by = {"format": str(FORMAT), "embedder": name, "dimension": str(dimension)}
+        try:
+            with psycopg.connect(self._url, autocommit=True, connect_timeout=int(CONNECT_SECONDS)) as db:
+                db.execute("select pg_advisory_lock(%s)", (LOCK,))
+                with db.transaction():
+                    db.execute("create extension if not exists vector")
+                    db.execute(f"create schema if not exists {SCHEMA}")
+                    db.execute(f"set local search_path = {SCHEMA}, public")
+                    db.execute("create table if not exists meta (key text primary key, value text not null)")
+                    found: dict[str, str] = dict(db.execute("select key, value from meta").fetchall())
+                    if not found:
+                        self._create(db, made_by, partitions)
+                        found = made_by
+        except psycopg.Error as error:
+            raise StoreUnavailableError(
+                f"long-term store {without_password(self._url)} can't be set up ({type(error).__name__}); check that "
+                "it runs, that it has the extension pgvector, and MEMORY_TASKS_LONG_TERM_URL"
+            ) from error
+        where = without_password(self._url)
+        if int(found["format"]) > FORMAT:
+            raise IndexMismatchError(
+                f"{where} has format {found['format']}, this version reads up to {FORMAT}: upgrade memory-tasks"
+            )
+        if (found["embedder"], found["dimension"]) != (made_by["embedder"], made_by["dimension"]):
+            raise IndexMismatchError(
+                f"{where} was made with embedder {found['embedder']} ({found['dimension']} numbers), the settings ask "
+                f"for {made_by['embedder']} ({made_by['dimension']}): set MEMORY_TASKS_EMBEDDER back, or migrate to "
+                "another database"
+            )
+
+    def _create(self, db: Any, made_by: dict[str, str], partitions: int) -> None:
+        db.execute(files("memory_tasks.stores").joinpath("pgvector.sql").read_text(encoding="utf-8"))
+        if self.embedder:
+            db.execute(f"alter table turns alter column vector type vector({int(self.embedder.dimension)})")
+        for table in ("scopes", "turns", "postings"):
+            for number in range(partitions):
+                db.execute(
+                    f"create table {table}_{number} partition of {table} "
+                    f"for values with (modulus {partitions}, remainder {number})"
+                )
+        for item in made_by.items():
+            db.execute("insert into meta values (%s, %s)", item)
+
+    def upsert(self, memories: Sequence[Memory]) -> None:
+        # The last of several with one id wins, as if they had come one after the other.
+        latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
+        with self._transaction(write=False) as db:
+            changed = [memory for memory in latest.values() if self._find(db, memory) != memory]
+        failed: dict[str, str] = {}
+        vectors: list[Floats | None] = [None] * len(changed)
+        if self.embedder and changed:
+            matrix, errors = embed_each(self.embedder, [embeddable(memory.turn) for memory in changed])
+            vectors = list(matrix)
+            failed = {changed[i].turn.turn_id: error for i, error in errors.items()}
+        large: set[tuple[bytes, int]] = set()
+        with self._transaction(write=True) as db:
+            # In one order for all writers, so that two of them never wait for each other.
+            pairs = sorted(zip(changed, vectors, strict=True), key=lambda pair: _order(pair[0].scope))
+            for memory, vector in pairs:
+                if memory.turn.turn_id not in failed:
+                    scope, size = self._put(db, memory, lexical_terms(memory.turn), vector)
+                    if size >= LARGE and vector is not None:
+                        large.add((_key(memory.scope.user_id), scope))
+        for user, scope in large:
+            self._index(user, scope)
+        if failed:
+            raise PartialWriteError([id for _, id in latest if id not in failed], failed)
+
+    def _find(self, db: Any, memory: Memory) -> Memory | None:
+        user, conversation = _key(memory.scope.user_id), _key(memory.scope.conversation_id)
+        row = db.execute(
+            f"select {_TURN} from scopes s join turns t on t.user_key = s.user_key and t.scope = s.scope "
+            "where s.user_key = %s and s.conversation_key = %s and t.turn_key = %s",
+            (user, conversation, _key(memory.turn.turn_id)),
+        ).fetchone()
+        return to_memory(row) if row else None
+
+    def _put(self, db: Any, memory: Memory, counts: Counter[str], vector: Floats | None) -> tuple[int, int]:
+        """Store one memory; the number of its scope, and how many turns that has ever had."""
+        user_id, conversation_id, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
+        user, turn_key = _key(user_id), _key(turn.turn_id)
+        # The update locks the scope, so that its writers come one after the other.
+        scope, seq = db.execute(
+            "insert into scopes (user_key, conversation_key, user_id, conversation_id) values (%s, %s, %s, %s) "
+            "on conflict (user_key, conversation_key) do update set next_seq = scopes.next_seq "
+            "returning scope, next_seq",
+            (user, _key(conversation_id), user_id, conversation_id),
+        ).fetchone()
+        existing = db.execute(
+            "select pk from turns where user_key = %s and scope = %s and turn_key = %s", (user, scope, turn_key)
+        ).fetchone()
+        if existing:
+            # Replaced in place: it keeps its position among its neighbours.
+            pk = existing[0]
+            self._erase(db, user, scope, [pk])
+        else:
+            pk = scope << SEQUENCE_BITS | seq
+            db.execute("update scopes set next_seq = next_seq + 1 where user_key = %s and scope = %s", (user, scope))
+        db.execute(
+            "insert into turns values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                user, scope, pk, turn_key, turn.turn_id, turn.user_message, turn.assistant_message,
+                to_micros(turn.created_at), turn.importance, turn.remember, counts.total(), vector,
+            ),
+        )  # fmt: skip
+        db.execute(
+            "insert into postings select %s, %s, term, %s, count from unnest(%s::text[], %s::int[]) as p (term, count)",
+            (user, scope, pk, list(counts), list(counts.values())),
+        )
+        return scope, seq
+
+    def _erase(self, db: Any, user: bytes, scope: int, pks: Sequence[int]) -> None:
+        db.execute("delete from postings where user_key = %s and pk = any(%s)", (user, list(pks)))
+        db.execute("delete from turns where user_key = %s and pk = any(%s)", (user, list(pks)))
+        db.execute("update scopes set revision = revision + 1 where user_key = %s and scope = %s", (user, scope))
+
+    def _index(self, user: bytes, scope: int) -> None:
+        """Make the HNSW index of a large scope, on the partition it lies in, when it is missing."""
+        with self._transaction(write=True) as db:
+            row = db.execute(
+                "select tableoid::regclass::text from turns where user_key = %s and scope = %s limit 1", (user, scope)
+            ).fetchone()
+            if row and not db.execute("select to_regclass(%s)", (f"large_{scope}",)).fetchone()[0]:
+                db.execute("select pg_advisory_xact_lock(%s)", (scope,))
+                db.execute(
+                    f"create index if not exists large_{scope} on {row[0]} using hnsw (vector vector_cosine_ops) "
+                    f"where scope = {scope}"
+                )
+
+    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
+        if limit < 1:
+            return []
+        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
+        wanted = list(dict.fromkeys(terms(query)))
+        user = _key(scope.user_id)
+        with self._transaction(write=False) as db:
+            rows = self._scopes(db, scope, across)
+            if vector is not None and any(next_seq >= LARGE for _, next_seq, _ in rows):
+                found = self._among_candidates(db, user, rows, wanted, vector, limit)
+            else:
+                features = self._cache.load(rows, partial(self._features, db, user))
+                numbers = [number for number, _, _ in rows]
+                found = features.rank(wanted, partial(self._postings, db, user, numbers), vector, limit)
+            return [
+                Hit(memory=self._memory(db, user, hit.pk), score=hit.score, lexical=hit.lexical, vector=hit.vector)
+                for hit in found
+            ]
+
+    def _among_candidates(
+        self, db: Any, user: bytes, rows: Sequence[tuple[int, int, int]], wanted: list[str], vector: Floats, limit: int
+    ) -> list[Ranked]:
+        """Rank what the index and the rarest words propose, with their neighbours, instead of everything."""
+        most = max(CANDIDATES, 4 * limit)
+        proposed: set[int] = set()
+        db.execute(f"set local hnsw.ef_search = {min(1000, most)}")
+        for scope, _, _ in rows:
+            near = db.execute(
+                # The scope's number stands in the text, because the planner has to see that the partial index fits.
+                f"select pk from turns where user_key = %s and scope = {scope} order by vector <=> %s limit %s",
+                (user, vector, most),
+            ).fetchall()
+            said = db.execute(
+                "select pk from postings p join (select term, count(*) as turns from postings where user_key = %s "
+                "and scope = %s and term = any(%s) group by term) f using (term) where p.user_key = %s and "
+                "p.scope = %s group by pk order by sum(p.count / (f.turns + 10.0)) desc limit %s",
+                (user, scope, wanted, user, scope, most),
+            ).fetchall()
+            proposed.update(pk for (pk,) in [*near, *said])
+        around = sorted({pk + step for pk in proposed for step in (-1, 0, 1)})
+        read = partial(self._features, db, user, pks=around)
+        found = features_of(
+            [(scope, read(scope << SEQUENCE_BITS, (scope + 1) << SEQUENCE_BITS)) for scope, _, _ in rows]
+        )
+        numbers = [number for number, _, _ in rows]
+        return found.rank(wanted, partial(self._postings, db, user, numbers, pks=found.pks.tolist()), vector, limit)
+
+    def _scopes(self, db: Any, scope: Scope, across: Across) -> list[tuple[int, int, int]]:
+        where, values = "user_key = %s", [_key(scope.user_id)]
+        if across == "conversation":
+            where, values = f"{where} and conversation_key = %s", [*values, _key(scope.conversation_id)]
+        rows: list[tuple[int, int, int]] = db.execute(
+            f"select scope, next_seq, revision from scopes where {where} order by scope", values
+        ).fetchall()
+        return rows
+
+    def _features(
+        self, db: Any, user: bytes, first: int, last: int, pks: Sequence[int] | None = None
+    ) -> list[FeatureRow]:
+        chosen = "" if pks is None else " and pk = any(%s)"
+        values = (user, first, last) if pks is None else (user, first, last, list(pks))
+        rows = db.execute(
+            "select pk, length, created_at, vector from turns where user_key = %s and pk >= %s and pk < %s"
+            f"{chosen} order by pk",
+            values,
+            binary=True,
+        ).fetchall()
+        return [
+            (pk, length, at, None if vector is None else vector.to_numpy().astype("<f4").tobytes())
+            for pk, length, at, vector in rows
+        ]
+
+    def _postings(
+        self, db: Any, user: bytes, scopes: Sequence[int], term: str, pks: Sequence[int] | None = None
+    ) -> list[tuple[int, int]]:
+        chosen = "" if pks is None else " and pk = any(%s)"
+        values = (user, list(scopes), term) if pks is None else (user, list(scopes), term, list(pks))
+        rows: list[tuple[int, int]] = db.execute(
+            f"select pk, count from postings where user_key = %s and scope = any(%s) and term = %s{chosen} order by pk",
+            values,
+        ).fetchall()
+        return rows
+
+    def _memory(self, db: Any, user: bytes, pk: int) -> Memory:
+        row = db.execute(
+            f"select {_TURN} from turns t join scopes s on s.user_key = t.user_key and s.scope = t.scope "
+            "where t.user_key = %s and t.pk = %s",
+            (user, pk),
+        ).fetchone()
+        return to_memory(row)
+
+    def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
+        user = _key(scope.user_id)
+        with self._transaction(write=True) as db:
+            found = self._scopes(db, scope, "conversation")
+            if not found:
+                return 0
+            number = found[0][0]
+            db.execute("select 1 from scopes where user_key = %s and scope = %s for update", (user, number))
+            pks = db.execute(
+                "select pk from turns where user_key = %s and scope = %s and turn_key = any(%s)",
+                (user, number, [_key(turn_id) for turn_id in turn_ids]),
+            ).fetchall()
+            self._erase(db, user, number, [pk for (pk,) in pks])
+        return len(pks)
+
+    def forget(self, scope: Scope) -> int:
+        return self._forget(scope, "conversation")
+
+    def forget_user(self, user_id: str) -> int:
+        return self._forget(Scope.checked(user_id=user_id, conversation_id="-"), "user")
+
+    def _forget(self, scope: Scope, across: Across) -> int:
+        user = _key(scope.user_id)
+        erased = 0
+        with self._transaction(write=True) as db:
+            for number, next_seq, _ in self._scopes(db, scope, across):
+                db.execute("delete from scopes where user_key = %s and scope = %s", (user, number))
+                db.execute("delete from postings where user_key = %s and scope = %s", (user, number))
+                erased += db.execute("delete from turns where user_key = %s and scope = %s", (user, number)).rowcount
+                if next_seq >= LARGE:
+                    db.execute(f"drop index if exists large_{number}")
+        return erased
+
+    def count(self, scope: Scope) -> int:
+        with self._transaction(write=False) as db:
+            count: int = db.execute(
+                "select count(*) from turns where user_key = %s and scope in "
+                "(select scope from scopes where user_key = %s and conversation_key = %s)",
+                (_key(scope.user_id), _key(scope.user_id), _key(scope.conversation_id)),
+            ).fetchone()[0]
+        return count
+
+    def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[Memory]:
+        if user_id is not None and scope is not None:
+            raise InvalidInputError("export takes a user_id or a scope, not both")
+        where, values = "", list[Any]()
+        if scope is not None:
+            where = " and s.user_key = %s and s.conversation_key = %s"
+            values = [_key(scope.user_id), _key(scope.conversation_id)]
+        elif user_id is not None:
+            where, values = " and s.user_key = %s", [_key(user_id)]
+        last = -1
+        # A page at a time, so that a slow reader holds no snapshot open.
+        while True:
+            with self._transaction(write=False) as db:
+                rows = db.execute(
+                    f"select t.pk, {_TURN} from turns t join scopes s on s.user_key = t.user_key and s.scope = t.scope "
+                    f"where t.pk > %s{where} order by t.pk limit 500",
+                    [last, *values],
+                ).fetchall()
+            if not rows:
+                return
+            for row in rows:
+                yield to_memory(row[1:])
+            last = rows[-1][0]
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        with self._lock:
+            if self._pool is not None and self._pid == getpid():
+                self._pool.close()
+            self._pool = None
+
+
+def _configure(db: Any) -> None:
+    db.execute(f"set search_path = {SCHEMA}, public")
+    register_vector(db)
+    db.commit()
+
+
+def _order(scope: Scope) -> tuple[str, str]:
+    return scope.user_id, scope.conversation_id
