@@ -32,7 +32,7 @@ class TurnRef(Record):
 class Begun:
     """What `begin` says: whether to work, and with what."""
 
-    verdict: Literal["go", "done", "busy", "stale", "dead"]
+    verdict: Literal["go", "busy", "stale", "dead"]
     next: TurnRef | None = None
     """The turn that became active because this one ended."""
     request: ReplyRequest | None = None
@@ -98,7 +98,7 @@ class Ledger:
         return TurnRef(scope=request.scope, turn_id=request.turn_id, epoch=int(epoch)), bool(publish)
 
     def begin(self, ref: TurnRef, step: Step, token: str = "") -> Begun:
-        """Ask to do a step. Only "go" allows it; "done" means that the next step may follow.
+        """Ask to do a step. Only "go" allows it.
 
         Args:
             ref: The turn.

@@ -121,9 +121,6 @@ local function is_needed(step)
     or (step == "persist" and (state == "completed" or (state == "persisted" and long_term == "pending")))
 end
 
-local RANK = { accepted = 0, recalled = 1, completed = 2, persisted = 3, promoted = 3, failed = -1 }
-local AFTER = { recall = 1, complete = 2, persist = 3 }
-
 local commands = {}
 
 -- request, grace: ms after which a turn that nobody has published needs attention
@@ -147,8 +144,8 @@ function commands.accept(request, grace)
 end
 
 -- step, deadline: ms after which the step is taken for lost, max_deliveries, token of the completion lease, grace
--- Returns {"go", request, context, reply, attempts, calls} | {"done"} already | {"busy"} another works on it
---   | {"stale", next} forgotten, failed or not yet there | {"dead", next} it took too many workers down.
+-- Returns {"go", request, context, reply, attempts, calls} | {"busy"} another works on it
+--   | {"stale", next} done, failed, forgotten or not yet there | {"dead", next} it took too many workers down.
 function commands.begin(step, deadline, max_deliveries, token, grace)
   if not is_current() then
     if not get("epoch") then
@@ -158,7 +155,7 @@ function commands.begin(step, deadline, max_deliveries, token, grace)
     return { "stale", "" }
   end
   if not is_needed(step) then
-    return { RANK[get("state")] >= AFTER[step] and "done" or "stale", "" }
+    return { "stale", "" }
   end
   local lease_until, contested, retry_at = get("lease_until", "contested", "retry_at")
   if now < tonumber(lease_until or 0) or now < tonumber(contested or 0) or now < tonumber(retry_at or 0) then

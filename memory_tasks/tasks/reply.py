@@ -49,8 +49,6 @@ class ReplySteps:
         """Find the recent turns and memories, and save them in the ledger."""
         parts = self._runtime.parts
         begun = self._begin(ref, "recall")
-        if begun is None:
-            return
         try:
             found = parts.service.recall(_request(begun))
         except IsolationError as error:
@@ -71,8 +69,6 @@ class ReplySteps:
         parts, settings = self._runtime.parts, self._runtime.settings
         token = uuid.uuid4().hex
         begun = self._begin(ref, "complete", token)
-        if begun is None:
-            return None
         request, recall = _request(begun), begun.recall
         if recall is None:
             raise StaleTurnError(f"turn {ref.turn_id}: its ledger entry has no context; it was changed from outside")
@@ -136,8 +132,6 @@ class ReplySteps:
         if carried:
             parts.ledger.completed(ref, Reply.model_validate(carried))
         begun = self._begin(ref, "persist")
-        if begun is None:
-            return
         try:
             self._store(ref, begun)
         except StaleTurnError:
@@ -180,23 +174,22 @@ class ReplySteps:
             logger.warning("turn %s: scoring failed with %s, tried again later", turn.turn_id, type(error).__name__)
             return turn, False
 
-    def _begin(self, ref: TurnRef, step: Step, token: str = "") -> Begun | None:
-        """Leave to work, or None when the step is done already and the chain may go on.
+    def _begin(self, ref: TurnRef, step: Step, token: str = "") -> Begun:
+        """Leave to work.
 
         Raises:
-            Ignore: The chain ends here; whoever else works on the turn goes on with it.
+            Ignore: This message is one too many, and its chain ends here. Whoever else works on the turn goes on
+                with it, or the sweep. (If it went on where a step is done, a backlog would multiply its messages.)
         """
         parts = self._runtime.parts
         begun = parts.ledger.begin(ref, step, token)
         if begun.verdict == "dead":
             logger.error("turn %s is a dead letter: %s took its worker down too often", ref.turn_id, step)
         parts.publisher.try_publish(begun.next)
-        if begun.verdict == "go":
-            self._checkpoint(f"{step}.begun")
-            return begun
-        if begun.verdict == "done":
-            return None
-        raise Ignore
+        if begun.verdict != "go":
+            raise Ignore
+        self._checkpoint(f"{step}.begun")
+        return begun
 
     def _failed(
         self,

@@ -48,7 +48,7 @@ def long_mailbox(seed: int, waiting: int, busy: int, each: int) -> Iterator[Outc
 
 def backlog(seed: int, messages: int) -> Iterator[Outcome]:
     """No worker for a while, two beats, then everything at once."""
-    with chaos(seed) as (run, _):
+    with chaos(seed, republish_after=5.0) as (run, _):
         run.system.start_beat("second-beat")
         for number in range(messages):
             run.send(f"c{number % 500}", "m")
