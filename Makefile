@@ -12,10 +12,11 @@ DATA ?= locomo10.json
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(READY): pyproject.toml requirements.lock
+$(READY): pyproject.toml requirements.lock requirements-leann.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-leann.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
@@ -49,6 +50,10 @@ chaos: $(READY) ## Break everything for a quarter of an hour and count what is l
 lock: ## Pin every dependency anew, for all platforms and Pythons
 	uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --output-file requirements.lock pyproject.toml
+	# LEANN without what it needs only to embed texts itself (torch and more, 6 GB): we give it vectors.
+	printf 'leann-core>=0.3.8,<0.4\nleann-backend-ivf>=0.3.6,<0.4\n' | uv pip compile --quiet --no-deps --universal \
+	  --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --output-file requirements-leann.lock -
 
 clean: ## Remove what was made
 	rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .hypothesis

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def load_long_term(settings: "Settings") -> LongTermStore:
     """The store that `MEMORY_TASKS_LONG_TERM_URL` names.
 
-    `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://user@host/database`, or
-    `package.module:factory`, which is called with the settings.
+    `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://user@host/database`,
+    `leann:///path/of/folder`, or `package.module:factory`, which is called with the settings.
 
     Raises:
         SettingsError: The URL has another form, or the factory can't be imported.
@@ -28,6 +28,10 @@ def load_long_term(settings: "Settings") -> LongTermStore:
         from memory_tasks.stores.sqlite import SQLiteStore
 
         return SQLiteStore(Path(path), load_embedder(settings))
+    if scheme == "leann" and separator and path:
+        from memory_tasks.stores.leann import LeannStore
+
+        return LeannStore(Path(path), load_embedder(settings))
     if url.startswith(("postgresql://", "postgres://")):
         from memory_tasks.stores.pgvector import PgVectorStore
 
@@ -35,6 +39,6 @@ def load_long_term(settings: "Settings") -> LongTermStore:
     if "/" not in url and ":" in url:
         return cast(LongTermStore, import_attribute(url, "MEMORY_TASKS_LONG_TERM_URL")(settings))
     raise SettingsError(
-        "MEMORY_TASKS_LONG_TERM_URL: use sqlite:///path/to/file.db, postgresql://... or package.module:factory "
-        f"(the scheme given is {scheme!r})"
+        "MEMORY_TASKS_LONG_TERM_URL: use sqlite:///path/to/file.db, postgresql://..., leann:///path/of/folder or "
+        f"package.module:factory (the scheme given is {scheme!r})"
     )

@@ -201,7 +201,7 @@ class StoreConformance:
         store.upsert([memory("t1")])
         other = WordsEmbedder()
         other.name = "another"
-        for embedder in (other, WordsEmbedder(48), None):
+        for embedder in (other, WordsEmbedder(48)):
             with pytest.raises(IndexMismatchError, match="embedder"):
                 open_store(embedder)
 

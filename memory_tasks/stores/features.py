@@ -15,6 +15,8 @@ SEQUENCE_BITS = 31
 CACHE_BYTES = 128 * 1024 * 1024
 
 
+ScopeRow = tuple[int, int, int]
+"""scope, next_seq, revision."""
 FeatureRow = tuple[int, int, int, bytes | None]
 """pk, number of terms, microseconds since 1970, vector as float32 or None."""
 
@@ -128,9 +130,7 @@ class FeatureCache:
         self._kept: OrderedDict[int, tuple[int, int, Features]] = OrderedDict()
         self._bytes = 0
 
-    def load(
-        self, scopes: Sequence[tuple[int, int, int]], read: Callable[[int, int], Sequence[FeatureRow]]
-    ) -> Features:
+    def load(self, scopes: Sequence[ScopeRow], read: Callable[[int, int], Sequence[FeatureRow]]) -> Features:
         """The features of scopes, without empty ones.
 
         Args:

@@ -19,7 +19,8 @@ from memory_tasks.errors import (
 )
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow
+from memory_tasks.ranking import Floats
+from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow
 from memory_tasks.stores.records import EMBED_CHARS, embeddable, lexical_terms, to_memory, to_micros
 from memory_tasks.text import terms
 
@@ -196,19 +197,29 @@ class SQLiteStore:
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
         wanted = list(dict.fromkeys(terms(query)))
         with self._read() as db:
-            found = self._cache.load(self._scopes(db, scope, across), partial(self._features, db))
-            hits = found.rank(wanted, lambda term: self._postings(db, found.scopes, term), vector, limit)
+            hits = self._rank(db, self._scopes(db, scope, across), wanted, vector, limit)
             return [
                 Hit(memory=self._memory(db, hit.pk), score=hit.score, lexical=hit.lexical, vector=hit.vector)
                 for hit in hits
             ]
+
+    def _rank(
+        self,
+        db: sqlite3.Connection,
+        scopes: Sequence[ScopeRow],
+        wanted: Sequence[str],
+        vector: Floats | None,
+        limit: int,
+    ) -> list[Ranked]:
+        found = self._cache.load(scopes, partial(self._features, db))
+        return found.rank(wanted, lambda term: self._postings(db, found.scopes, term), vector, limit)
 
     def _features(self, db: sqlite3.Connection, first: int, last: int) -> list[FeatureRow]:
         return db.execute(
             "select pk, length, said_at, vector from features where pk >= ? and pk < ? order by pk", (first, last)
         ).fetchall()
 
-    def _scopes(self, db: sqlite3.Connection, scope: Scope, across: Across) -> list[tuple[int, int, int]]:
+    def _scopes(self, db: sqlite3.Connection, scope: Scope, across: Across) -> list[ScopeRow]:
         where, values = "user_id = ?", [scope.user_id]
         if across == "conversation":
             where, values = f"{where} and conversation_id = ?", [*values, scope.conversation_id]
