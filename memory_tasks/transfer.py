@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from memory_tasks.errors import InvalidInputError, PartialWriteError
+from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnavailableError
 from memory_tasks.models import Identifier, Memory, Scope, Turn, describe, new_turn_id, now
 from memory_tasks.ports import LongTermStore, WorkingStore
 
@@ -111,6 +112,25 @@ def _refuse(done: Imported, number: int, why: str, *, go_on: bool) -> None:
     if not go_on:
         raise InvalidInputError(f"line {number}: {why}; the lines before it are stored")
     done.bad[number] = why
+
+
+def migrate(source: LongTermStore, target: LongTermStore) -> Iterator[int]:
+    """Copy all memories from one store to another; how many so far, batch by batch. A second time it goes on.
+
+    Raises:
+        PartialWriteError: Some could not be embedded; those before them are copied.
+        StoreUnavailableError: A conversation has fewer memories in the target than were copied, or a store is down.
+    """
+    copied = 0
+    for scope, memories in groupby(source.export(), key=lambda memory: memory.scope):
+        expected = 0
+        while batch := list(islice(memories, PAGE)):
+            target.upsert(batch)
+            expected += len(batch)
+            copied += len(batch)
+            yield copied
+        if (found := target.count(scope)) < expected:
+            raise StoreUnavailableError(f"the target has {found} of {expected} memories of a conversation: repeat")
 
 
 def read_lines(

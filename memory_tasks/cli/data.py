@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors
+from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors, explained
 from memory_tasks.client import MemoryClient
 from memory_tasks.models import Scope, now
 
@@ -94,6 +94,25 @@ def import_(
         errors.print(Text(f"line {number}: {why}"), style="red")
     if done.bad:
         raise typer.Exit(1)
+
+
+@app.command()
+def migrate(
+    source: Annotated[str, typer.Option("--from", help="URL of the store to read.")],
+    target: Annotated[str, typer.Option("--to", help="URL of the store to write.")],
+) -> None:
+    """Copy long-term memory to another store. Interrupted, it goes on; repeated, it changes nothing."""
+    from memory_tasks.settings import Settings
+    from memory_tasks.stores import load_long_term
+    from memory_tasks.transfer import migrate as copy
+
+    with explained(), Progress(console=errors) as progress:
+        stores = [load_long_term(Settings.load(long_term_url=url)) for url in (source, target)]
+        task = progress.add_task("memories", total=None)
+        copied = 0
+        for copied in copy(*stores):
+            progress.update(task, completed=copied)
+    console.print(f"{copied} memories copied; every conversation has as many in the target.")
 
 
 @app.command()

@@ -8,6 +8,7 @@ import pytest
 
 from memory_tasks import InvalidInputError, Memory, Scope
 from memory_tasks.registry import overview, registered
+from memory_tasks.stores import load_long_term
 from memory_tasks.transfer import Line, read_lines
 from tests.conftest import make_turn
 from tests.integration.test_cli import run
@@ -182,3 +183,14 @@ def test_verify_finds_what_is_left(filled: System) -> None:
     assert (
         "1 turns of working memory" in run(filled, "forget", "--user", "ann", "--conversation", "c1", "--turn", "t1")[1]
     )
+
+
+def test_migrate_copies_everything_and_may_be_repeated(filled: System, tmp_path: Path) -> None:
+    source = filled.settings.long_term_url
+    for _ in range(2):
+        code, output = run(filled, "migrate", "--from", source, "--to", f"leann:///{tmp_path / 'leann'}")
+        assert (code, "10 memories copied" in output) == (0, True)
+    copied = load_long_term(filled.settings.model_copy(update={"long_term_url": f"leann:///{tmp_path / 'leann'}"}))
+    assert list(copied.export()) == list(filled.service.long_term.export())
+    code, output = run(filled, "migrate", "--from", source, "--to", "mysql:///x")
+    assert (code, "leann:///path" in output) == (1, True)
