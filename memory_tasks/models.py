@@ -233,6 +233,9 @@ class MemoryConfig(BaseModel):
     on_recall_failure: Literal["fail", "degrade"] = Field(
         "fail", description='"degrade" answers without long-term memory when its search fails, and says so.'
     )
+    on_embedder_failure: Literal["degrade", "fail"] = Field(
+        "degrade", description='"degrade" recalls by words alone when the embedder fails, and says so.'
+    )
     importance_threshold: float = Field(0.8, ge=0, description="Score at which a turn is remembered at once.")
     keywords: tuple[str, ...] = Field(
         ("remember", "my preference is", "my timezone is", "my name is", "don't forget", "important"),

@@ -104,8 +104,21 @@ class WorkingStore(Protocol):
 class LongTermStore(Protocol):
     """The semantic store. Every call carries the scope; an adapter must never look outside it."""
 
-    def search(self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation") -> list[Hit]:
-        """The best memories for the query, best first, from the conversation or from all of the user's."""
+    def search(
+        self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation", by_words: bool = False
+    ) -> list[Hit]:
+        """The best memories for the query, best first, from the conversation or from all of the user's.
+
+        Args:
+            scope: Whose conversation.
+            query: The user's words.
+            limit: How many at most.
+            across: Where to look.
+            by_words: Search without the embedder, because it has just failed.
+
+        Raises:
+            EmbeddingError: The embedder failed.
+        """
         ...
 
     def upsert(self, memories: Sequence[Memory], /) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from memory_tasks import prompt
 from memory_tasks.calls import collect, resolve
 from memory_tasks.errors import (
     CompletionError,
+    EmbeddingError,
     InvalidInputError,
     IsolationError,
     MemoryTasksError,
@@ -110,7 +112,7 @@ class MemoryService:
         memories: list[Hit] = []
         degraded: list[str] = []
         try:
-            memories = self._search(request, recent)
+            memories = self._search(request, recent, degraded)
         except IsolationError:
             raise
         except Exception as error:
@@ -121,13 +123,20 @@ class MemoryService:
             degraded.append(f"long_term: {type(error).__name__}")
         return Recall(recent=prompt.within(recent, self.config.history_chars), memories=memories, degraded=degraded)
 
-    def _search(self, request: ReplyRequest, recent: Sequence[Turn]) -> list[Hit]:
+    def _search(self, request: ReplyRequest, recent: Sequence[Turn], degraded: list[str]) -> list[Hit]:
         wanted = self.config.recall_top_k
         if not wanted or (self.recall_policy and not resolve(self.recall_policy(request, recent))):
             return []
         shown = {turn.turn_id for turn in recent} | {request.turn_id}
         across = self.config.recall_from
-        hits = self.long_term.search(request.scope, request.message, wanted + len(shown), across=across)
+        search = partial(self.long_term.search, request.scope, request.message, wanted + len(shown), across=across)
+        try:
+            hits = search()
+        except EmbeddingError as error:
+            if self.config.on_embedder_failure == "fail":
+                raise
+            degraded.append(f"embedder: {type(error.__cause__ or error).__name__}")
+            hits = search(by_words=True)
         for hit in hits:
             found = hit.memory.scope
             if found != request.scope and (across != "user" or found.user_id != request.scope.user_id):

@@ -50,9 +50,11 @@ class FaultyStore:
         if file.exists() and random.random() < float(file.read_text() or 1):
             raise StoreUnavailableError(f"{operation} fails because the test says so")
 
-    def search(self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation") -> list[Hit]:
+    def search(
+        self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation", by_words: bool = False
+    ) -> list[Hit]:
         self._maybe_fail("search")
-        return self._store.search(scope, query, limit, across=across)
+        return self._store.search(scope, query, limit, across=across, by_words=by_words)
 
     def upsert(self, memories: Sequence[Memory], /) -> None:
         self._maybe_fail("upsert")

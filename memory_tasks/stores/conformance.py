@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_tasks.errors import IndexMismatchError, PartialWriteError
+from memory_tasks.errors import EmbeddingError, IndexMismatchError, PartialWriteError
 from memory_tasks.models import Memory, Scope, Turn
 from memory_tasks.ports import Embedder, LongTermStore
 
@@ -209,6 +209,13 @@ class StoreConformance:
         store = open_store(None)
         store.upsert([memory("t1", "green tea"), memory("t2", "black coffee")])
         hit = store.search(ANN, "tea", 1)[0]
+        assert (hit.memory.turn.turn_id, hit.vector) == ("t1", None)
+
+    def test_search_by_words_does_without_the_embedder(self, store: LongTermStore) -> None:
+        store.upsert([memory("t1", "green tea"), memory("t2", "black coffee")])
+        with pytest.raises(EmbeddingError):
+            store.search(ANN, f"tea {BAD}", 1)
+        hit = store.search(ANN, f"tea {BAD}", 1, by_words=True)[0]
         assert (hit.memory.turn.turn_id, hit.vector) == ("t1", None)
 
     def test_what_is_stored_is_there_when_the_store_is_opened_again(

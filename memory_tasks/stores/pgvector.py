@@ -236,10 +236,12 @@ class PgVectorStore:
                     f"where scope = {scope}"
                 )
 
-    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
+    def search(
+        self, scope: Scope, query: str, limit: int, *, across: Across = "conversation", by_words: bool = False
+    ) -> list[Hit]:
         if limit < 1:
             return []
-        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
+        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
         wanted = list(dict.fromkeys(terms(query)))
         user = _key(scope.user_id)
         with self._transaction(write=False) as db:

@@ -191,10 +191,12 @@ class SQLiteStore:
         db.execute(f"delete from turns where pk in ({marks})", pks)
         db.execute("update scopes set revision = revision + 1 where scope = ?", (scope,))
 
-    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
+    def search(
+        self, scope: Scope, query: str, limit: int, *, across: Across = "conversation", by_words: bool = False
+    ) -> list[Hit]:
         if limit < 1:
             return []
-        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder else None
+        vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
         wanted = list(dict.fromkeys(terms(query)))
         with self._read() as db:
             hits = self._rank(db, self._scopes(db, scope, across), wanted, vector, limit)

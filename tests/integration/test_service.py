@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from memory_tasks import (
     Turn,
 )
 from memory_tasks.connection import connect
+from memory_tasks.stores.conformance import BAD, WordsEmbedder
 from tests.conftest import make_turn
 from workers.valkey import free_port
 
@@ -196,6 +198,21 @@ def test_long_term_memory_that_is_down_stops_the_turn_or_degrades_it(
     config = MemoryConfig(on_recall_failure="degrade")
     service = MemoryService(config, working=working, long_term=broken, completer=model)
     assert service.reply(ask(scope, "hello")).degraded == ["long_term: OSError"]
+
+
+def test_an_embedder_that_fails_leaves_the_words(
+    working: RedisWorkingStore, tmp_path: Path, model: Model, scope: Scope
+) -> None:
+    store = SQLiteStore(tmp_path / "words.db", WordsEmbedder())
+    store.upsert([Memory(scope=scope, turn=make_turn("old", "I like sencha"))])
+    service = MemoryService(MemoryConfig(), working=working, long_term=store, completer=model)
+    reply = service.reply(ask(scope, f"which sencha? {BAD}"))
+    assert reply.degraded == ["embedder: ValueError"]
+    assert [hit.memory.turn.turn_id for hit in reply.memories] == ["old"]
+    strict = MemoryConfig(on_embedder_failure="fail")
+    service = MemoryService(strict, working=working, long_term=store, completer=model)
+    with pytest.raises(RecallError, match="EmbeddingError"):
+        service.reply(ask(scope, BAD))
 
 
 def test_a_write_failure_keeps_the_answer_and_persist_can_be_repeated_alone(
