@@ -15,7 +15,7 @@ from memory_tasks.errors import UnknownTurnError
 from memory_tasks.forgetting import Forgetting, Writers
 from memory_tasks.keys import Keys
 from memory_tasks.ledger import Ledger, TurnStatus
-from memory_tasks.models import Forgotten, ReplyRequest, Scope
+from memory_tasks.models import Across, Forgotten, Hit, ReplyRequest, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.promoting import Promoted, Promoter
 from memory_tasks.registry import registered
@@ -186,6 +186,10 @@ class MemoryClient:
     def leftovers(self, text: str) -> dict[str, int]:
         """Where a text is still found, by tier: reads everything, for people who want to be sure after a forget."""
         return self._stores.forgetting.leftovers(text)
+
+    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
+        """Search long-term memory as recall does. Needs access to the long-term store of the workers."""
+        return self._stores.long_term.search(scope, query, limit, across=across)
 
     def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[str]:
         """Everything, a user or one conversation as JSON Lines, one turn a line, without reading it all at once."""

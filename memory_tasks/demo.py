@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from memory_tasks.client import MemoryClient
 from memory_tasks.errors import MemoryTasksError
 from memory_tasks.factory import service_from_settings
-from memory_tasks.models import Reply, Scope
+from memory_tasks.models import Hit, Reply, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.settings import Settings
 from workers.stack import Stack
@@ -97,15 +97,7 @@ def show_reply(console: Console, reply: Reply, pending: PendingReply) -> None:
     """Print an answer, what was recalled for it, and how long each step took."""
     console.print(Text.assemble(("assistant  ", "bold magenta"), reply.answer))
     if reply.memories:
-        table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim")
-        for column in ("score", "words", "meaning", "said", "recalled"):
-            table.add_column(column, no_wrap=column != "recalled")
-        for hit in reply.memories:
-            turn = hit.memory.turn
-            cosine = "-" if hit.vector is None else f"{hit.vector:.2f}"
-            said = f"{turn.created_at:%Y-%m-%d %H:%M:%S}"
-            table.add_row(f"{hit.score:.2f}", f"{hit.lexical:.2f}", cosine, said, Text(turn.user_message[:200]))
-        console.print(table)
+        console.print(hits_table(reply.memories))
     for left_out in reply.degraded:
         console.print(Text(f"           without {left_out}"), style="yellow")
     times = pending.wait_persisted(PATIENCE).times
@@ -114,6 +106,19 @@ def show_reply(console: Console, reply: Reply, pending: PendingReply) -> None:
         f"{state} +{(times[state] - times[before]).total_seconds() * 1000:.0f} ms" for before, state in pairwise(order)
     ]
     console.print(Text(f"           {', '.join(steps)}\n"), style="dim")
+
+
+def hits_table(hits: Sequence[Hit]) -> Table:
+    """Memories with the evidence for each."""
+    table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim")
+    for column in ("score", "words", "meaning", "said", "recalled"):
+        table.add_column(column, no_wrap=column != "recalled")
+    for hit in hits:
+        turn = hit.memory.turn
+        cosine = "-" if hit.vector is None else f"{hit.vector:.2f}"
+        said = f"{turn.created_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(f"{hit.score:.2f}", f"{hit.lexical:.2f}", cosine, said, Text(turn.user_message[:200]))
+    return table
 
 
 def _wait(stack: Stack, reached: Callable[[], bool]) -> None:

@@ -97,6 +97,24 @@ def import_(
 
 
 @app.command()
+def recall(
+    text: Annotated[str, typer.Argument(help="What the user says.")],
+    user: Annotated[str, typer.Option("--user", help="Whose memory.")],
+    conversation: Annotated[str, typer.Option("--conversation", help="Which conversation.")],
+    across: Annotated[bool, typer.Option("--across", help="Look in all conversations of the user.")] = False,
+    top: Annotated[int, typer.Option(help="Memories to show.")] = 5,
+    data: DataFolder = DATA,
+) -> None:
+    """What would be recalled for a message, and why: the score, its words (BM25) and its meaning (cosine)."""
+    from memory_tasks.demo import hits_table
+
+    scope = Scope.checked(user_id=user, conversation_id=conversation)
+    with connected(data) as client:
+        hits = client.search(scope, text, top, across="user" if across else "conversation")
+    console.print(hits_table(hits) if hits else "Nothing is in long-term memory there.")
+
+
+@app.command()
 def migrate(
     source: Annotated[str, typer.Option("--from", help="URL of the store to read.")],
     target: Annotated[str, typer.Option("--to", help="URL of the store to write.")],

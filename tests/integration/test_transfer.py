@@ -194,3 +194,11 @@ def test_migrate_copies_everything_and_may_be_repeated(filled: System, tmp_path:
     assert list(copied.export()) == list(filled.service.long_term.export())
     code, output = run(filled, "migrate", "--from", source, "--to", "mysql:///x")
     assert (code, "leann:///path" in output) == (1, True)
+
+
+def test_recall_shows_what_was_found_and_why(filled: System) -> None:
+    scope = ("--user", "ann", "--conversation")
+    code, output = run(filled, "recall", "tea number 3", *scope, "c1", "--top", "1")
+    assert (code, "tea number 3" in output, "meaning" in output) == (0, True, True)
+    assert "Nothing is in long-term memory" in run(filled, "recall", "tea", *scope, "c9")[1]
+    assert "tea number" in run(filled, "recall", "tea", *scope, "c9", "--across")[1]
