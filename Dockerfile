@@ -9,7 +9,7 @@ COPY memory_tasks memory_tasks
 COPY workers workers
 RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --disable-pip-version-check hatchling \
- && sed -n '/^[^ #]/s/ *[;\\].*//p' requirements.lock > constraints.txt \
+ && sed -n '/^[^ #]/s/ *\\$//p' requirements.lock > constraints.txt \
  && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ".[${EXTRAS}]" \
  && /venv/bin/pip uninstall --yes hatchling
 

@@ -80,9 +80,12 @@ def reaching(client: Any) -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        # Redis quotes the arguments of a failed command in some messages: the class name has to do.
+        # Redis quotes the arguments of a failed command in some messages: the code it begins with has to do.
         kind = type(error).__name__
-        detail = f": {error}" if isinstance(error, redis.ConnectionError | redis.TimeoutError) else ""
+        code = str(error).partition(" ")[0]
+        detail = f": {code}" if code.isupper() else ""
+        if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+            detail = f": {error}"
         raise StoreUnavailableError(
             f"Redis at {where(client)} can't be used ({kind}{detail}); check that it runs and MEMORY_TASKS_REDIS_URL"
         ) from error
