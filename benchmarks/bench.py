@@ -4,11 +4,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import promotion, replies, working
+from benchmarks import promotion, replies, stores, working
 from benchmarks.report import Report
 from workers.valkey import EmbeddedValkey
 
-PARTS = {"replies": replies.run, "promotion": promotion.run, "working": working.run}
+PARTS = {"replies": replies.run, "promotion": promotion.run, "working": working.run, "stores": stores.run}
 
 
 def main(names: list[str]) -> int:
