@@ -19,21 +19,23 @@ CELERY_VISIBILITY_TIMEOUT = 3600.0
 """What Celery's Redis transport takes when an app does not say."""
 
 
-def _checking(app: Celery, settings: Settings) -> type[bootsteps.Step]:
-    """A step of the worker's start that stops it where the app's own settings do not fit ours."""
+def _checking(app: Celery, runtime: Runtime) -> type[bootsteps.Step]:
+    """A step of the worker's start, so that what can't work is said there and not in every task."""
 
-    class CheckVisibility(bootsteps.Step):
+    class CheckMemoryTasks(bootsteps.Step):
         def __init__(self, parent: Any, **options: Any) -> None:
             super().__init__(parent, **options)
             timeout = (app.conf.broker_transport_options or {}).get("visibility_timeout", CELERY_VISIBILITY_TIMEOUT)
-            if (app.conf.broker_url or "").startswith("redis") and timeout <= settings.longest_step:
+            longest = runtime.settings.longest_step
+            if (app.conf.broker_url or "").startswith("redis") and timeout <= longest:
                 raise SettingsError(
                     f"broker_transport_options['visibility_timeout'] ({timeout:g}) must be larger than "
-                    f"completion_timeout + completion_lease ({settings.longest_step:g}): the broker would send a task "
+                    f"completion_timeout + completion_lease ({longest:g}): the broker would send a task "
                     "again that is still allowed to run"
                 )
+            runtime.try_out()
 
-    return CheckVisibility
+    return CheckMemoryTasks
 
 
 def _nowhere(_: str) -> None:
@@ -60,14 +62,14 @@ def register(
 
     Raises:
         SettingsError: The settings are wrong or unsafe together. A worker of the app raises it at its start when
-            the app's visibility timeout is too short for them.
+            a part is unknown, or the app's visibility timeout is too short.
 
     Example:
         >>> register(app, lambda settings: MemoryService(settings, working=..., long_term=..., completer=...))
     """
     settings = settings or Settings.load()
-    app.steps["worker"].add(_checking(app, settings))
     runtime = Runtime(app, settings, service_factory, checkpoint)
+    app.steps["worker"].add(_checking(app, runtime))
     reply = ReplySteps(runtime)
     promotion = PromotionSteps(runtime)
 

@@ -10,6 +10,7 @@ import redis
 from celery import Celery
 
 from memory_tasks.connection import connect, durability_warnings
+from memory_tasks.errors import StoreUnavailableError
 from memory_tasks.forgetting import Writers
 from memory_tasks.ledger import Ledger
 from memory_tasks.promoting import Promoter
@@ -54,6 +55,26 @@ class Runtime:
         self._pid = 0
         self._parts: Parts | None = None
 
+    def try_out(self) -> None:
+        """Make the parts once, before a worker takes tasks, and drop them again: a fork must not share them.
+
+        Raises:
+            SettingsError: A part is unknown or not installed.
+            IndexMismatchError: The long-term store was made with another embedder.
+        """
+        try:
+            parts = self.parts
+        except StoreUnavailableError as error:
+            # A server that is away may come back; each task says so until then.
+            logger.warning("%s", error)
+            return
+        parts.client.close()
+        close = getattr(parts.service.long_term, "close", None)
+        if close:
+            close()
+        with self._lock:
+            self._parts = None
+
     @property
     def parts(self) -> Parts:
         """This process's parts."""
@@ -61,8 +82,7 @@ class Runtime:
             with self._lock:
                 if self._parts is None or self._pid != os.getpid():
                     client = connect(self.settings.redis_url)
-                    for warning in durability_warnings(client):
-                        logger.warning(warning)
+                    _warn(client)
                     ledger = Ledger(client, self.settings)
                     writers = Writers(client, ledger.keys, self.settings.step_timeout)
                     service = self._factory(self.settings)
@@ -72,3 +92,12 @@ class Runtime:
                     self._parts = Parts(service, client, ledger, Publisher(self.app), writers, promoter)
                     self._pid = os.getpid()
         return self._parts
+
+
+def _warn(client: redis.Redis) -> None:
+    try:
+        for warning in durability_warnings(client):
+            logger.warning(warning)
+    except StoreUnavailableError as error:
+        # It may come back; each task says so until then.
+        logger.warning("%s", error)
