@@ -17,13 +17,15 @@ if ARGV[8] ~= "" then
     return { 0, 0 }
   end
 end
-if redis.call("SADD", KEYS[2], ARGV[1]) == 0 then
+if redis.call("SISMEMBER", KEYS[2], ARGV[1]) == 1 then
   return { 0, 0 }
 end
 local time = redis.call("TIME")
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- The server's time of appending goes in front, at a fixed width: order and age never depend on a worker's clock.
 local count = redis.call("RPUSH", KEYS[1], string.format('{"at":%013.0f,%s', now, string.sub(ARGV[2], 2)))
+-- After the turn itself: a script that fails is not rolled back, and an id without its turn would be a lost turn.
+redis.call("SADD", KEYS[2], ARGV[1])
 local dropped = 0
 while count > tonumber(ARGV[3]) do
   redis.call("SREM", KEYS[2], cjson.decode(redis.call("LPOP", KEYS[1])).turn_id)
