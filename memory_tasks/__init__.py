@@ -5,6 +5,7 @@ A web app imports `MemoryClient`; a program without Celery uses `MemoryService`.
 
 from memory_tasks.client import MemoryClient
 from memory_tasks.errors import (
+    BrokerUnavailableError,
     CompletionError,
     EmbeddingError,
     IndexMismatchError,
@@ -49,6 +50,7 @@ from memory_tasks.tasks import register
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokerUnavailableError",
     "Completion",
     "CompletionError",
     "EmbeddingError",

@@ -22,6 +22,10 @@ class StoreUnavailableError(MemoryTasksError):
     """A store can't be reached. Never to be read as "there is no history"."""
 
 
+class BrokerUnavailableError(MemoryTasksError):
+    """Celery's broker can't be reached. What is accepted is safe: the sweep sends it when the broker is back."""
+
+
 class IndexMismatchError(MemoryTasksError):
     """A long-term store was made by another embedder, dimension or newer format."""
 

@@ -1,8 +1,17 @@
-"""Is the system alive? For probes: quick, few questions, and an answer that says what to do."""
+"""Is the system alive? For probes, quick; and for people, one page of checks with a remedy for each."""
 
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from memory_tasks.connection import durability_warnings, reaching
+from memory_tasks.errors import MemoryTasksError
+from memory_tasks.models import now
+from memory_tasks.registry import overview
+from memory_tasks.tasks.publisher import queue_lengths
 
 if TYPE_CHECKING:
     from memory_tasks.client import MemoryClient
@@ -49,3 +58,105 @@ def worker_problem(client: "MemoryClient", name: str) -> str | None:
     if client.app.control.ping(destination=[name], timeout=PING_SECONDS):
         return None
     return f"worker {name} did not answer within {PING_SECONDS:g} s: restart it"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's page."""
+
+    name: str
+    found: str
+    remedy: str = ""
+    """What to do; empty when all is well."""
+
+
+OLDEST_REDIS = (6, 2)
+CLOCK_SECONDS = 5.0
+LATE = timedelta(hours=1)
+"""Beyond `promote_after`, a turn that is not promoted yet is late."""
+
+
+def checks(client: "MemoryClient") -> Iterator[Check]:
+    """Everything that can be looked at from here. A check that fails is a line too, with its error."""
+    looks: tuple[tuple[str, Callable[[MemoryClient], Check]], ...] = (
+        ("Redis", _redis),
+        ("durability", _durability),
+        ("clock", _clock),
+        ("broker", _broker),
+        ("sweep", _sweep),
+        ("long-term store", _store),
+        ("embedder", _embedder),
+        ("promotion", _promotion),
+        ("dead letters", _dead_letters),
+    )
+    for name, look in looks:
+        try:
+            yield look(client)
+        except MemoryTasksError as error:
+            yield Check(name, type(error).__name__, str(error))
+
+
+def _redis(client: "MemoryClient") -> Check:
+    with reaching(client.redis):
+        server: Any = client.redis.info("server")
+    version = str(server.get("valkey_version") or server["redis_version"])
+    old = tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS
+    return Check("Redis", version, "upgrade to Redis 6.2 or Valkey 7.2" if old else "")
+
+
+def _durability(client: "MemoryClient") -> Check:
+    found = durability_warnings(client.redis)
+    return Check("durability", "append-only file, nothing evicted" if not found else "at risk", "; ".join(found))
+
+
+def _clock(client: "MemoryClient") -> Check:
+    with reaching(client.redis):
+        seconds, micros = client.redis.time()
+    skew = time.time() - (seconds + micros / 1e6)
+    remedy = "set the clock: Celery's expiry of periodic tasks depends on it" if abs(skew) > CLOCK_SECONDS else ""
+    return Check("clock", f"{skew:+.1f} s from Redis", remedy)
+
+
+def _broker(client: "MemoryClient") -> Check:
+    waiting = queue_lengths(client.app)
+    return Check("broker", f"waiting: {', '.join(f'{name} {count}' for name, count in waiting.items())}")
+
+
+def _sweep(client: "MemoryClient") -> Check:
+    found = [problem for problem in system_problems(client) if "Redis at" not in problem]
+    return Check("sweep", "runs" if not found else "needs attention", "; ".join(found))
+
+
+def _store(client: "MemoryClient") -> Check:
+    from memory_tasks.models import Scope
+
+    client.search(Scope(user_id="doctor", conversation_id="doctor"), "is anybody there?", 1)
+    return Check(
+        "long-term store", f"{client.settings.long_term_url.partition(':')[0]}, reachable, made with this embedder"
+    )
+
+
+def _embedder(client: "MemoryClient") -> Check:
+    name = client.settings.embedder
+    if name == "none" or (name == "wordllama" and importlib.util.find_spec("wordllama") is None):
+        return Check("embedder", "none: recall is by words only", "install wordllama, or set MEMORY_TASKS_EMBEDDER")
+    return Check("embedder", name)
+
+
+def _promotion(client: "MemoryClient") -> Check:
+    found = overview(client.redis, client.keys)
+    age = now() - found.oldest if found.oldest else timedelta(0)
+    late = age > client.settings.promote_age + LATE
+    remedies = ["start a worker for the queue promote, and look at its log"] if late else []
+    if found.dropped:
+        remedies.append(f"{found.dropped} turns were dropped: raise MEMORY_TASKS_MAX_OVERFLOW or add workers")
+    shown = f"{found.scopes} conversations in working memory, {found.due} due, oldest turn {str(age).partition('.')[0]}"
+    return Check("promotion", shown, "; ".join(remedies))
+
+
+def _dead_letters(client: "MemoryClient") -> Check:
+    with reaching(client.redis), client.redis.pipeline(transaction=False) as pipe:
+        for shard in client.keys.shards():
+            pipe.zcard(shard.dead)
+        count = sum(pipe.execute())
+    return Check("dead letters", str(count), "memory-tasks failed list" if count else "")

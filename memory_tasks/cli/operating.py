@@ -53,6 +53,25 @@ def health(
     console.print("All is well.")
 
 
+@app.command()
+def doctor(data: DataFolder = DATA) -> None:
+    """One page of checks, with a remedy for each that is not well. Exit code 1 when there is any."""
+    from memory_tasks.health import checks
+
+    table = Table(box=None, show_header=False)
+    ill = 0
+    with connected(data) as client:
+        for check in checks(client):
+            ill += bool(check.remedy)
+            mark = Text("!!", style="red") if check.remedy else Text("ok", style="green")
+            table.add_row(mark, Text(check.name), Text(check.found))
+            if check.remedy:
+                table.add_row("", "", Text(check.remedy, style="yellow"))
+    console.print(table)
+    if ill:
+        raise typer.Exit(1)
+
+
 @failed_app.command("list")
 def failed_list(data: DataFolder = DATA) -> None:
     """All dead letters, with their error and age."""

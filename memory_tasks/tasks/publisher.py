@@ -5,7 +5,10 @@ import ssl
 from typing import Any
 
 from celery import Celery, Signature
+from kombu.exceptions import OperationalError
 
+from memory_tasks.connection import without_password
+from memory_tasks.errors import BrokerUnavailableError
 from memory_tasks.ledger import TurnRef
 from memory_tasks.models import State
 from memory_tasks.settings import Settings
@@ -22,6 +25,7 @@ QUEUES = {
 }
 """The queue of each task."""
 
+CONNECT_SECONDS = 5.0
 STEPS = ("memory_tasks.recall", "memory_tasks.complete", "memory_tasks.persist")
 
 
@@ -59,6 +63,32 @@ def transport_options(settings: Settings) -> dict[str, Any]:
             "socket_keepalive": True,
         }
     return {"confirm_publish": True, "max_retries": 3, "interval_start": 0.1, "interval_max": 0.5}
+
+
+def queue_lengths(app: Celery) -> dict[str, int]:
+    """How many messages wait in each of our queues.
+
+    Raises:
+        BrokerUnavailableError: The broker can't be reached.
+    """
+    with app.connection_for_write() as connection:
+        try:
+            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+            return {name: _length(connection, name) for name in sorted(set(QUEUES.values()))}
+        except (OSError, OperationalError, *connection.connection_errors) as error:
+            raise BrokerUnavailableError(
+                f"the broker {without_password(app.conf.broker_url)} can't be reached ({type(error).__name__}); "
+                "check that it runs and MEMORY_TASKS_BROKER_URL"
+            ) from error
+
+
+def _length(connection: Any, name: str) -> int:
+    # A broker closes the channel on which a queue was asked for that it does not have.
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue=name, passive=True).message_count)
+        except connection.channel_errors:
+            return 0
 
 
 class Publisher:

@@ -14,6 +14,7 @@ from memory_tasks import TurnFailedError
 from memory_tasks.cli import app
 from tests.conditions import wait_for
 from tests.system import System
+from workers.valkey import free_port
 
 COMMAND = (sys.executable, "-m", "memory_tasks")
 
@@ -149,6 +150,27 @@ def test_health_notices_missing_parts_and_a_worker_that_does_not_consume(own_sys
     code, output = run(own_system, "health", "--worker", f"sweeper@{own_system.folder.name}")
     assert (code, "restart it" in output) == (1, True)
     own_system.kill("sweeper")
+
+
+def test_the_doctor_has_a_remedy_for_what_is_not_well(own_system: System) -> None:
+    own_system.client.redis.config_set("appendonly", "no")
+    own_system.client.reply("ann", "c1", "hello")
+    code, output = run(own_system, "doctor")
+    assert code == 1
+    for expected in ("CONFIG SET appendonly yes", "start beat", "reply 1", "from Redis", "made with this embedder"):
+        assert expected in output
+    own_system.client.redis.config_set("appendonly", "yes")
+    own_system.start_beat()
+    own_system.start_worker()
+    wait_for(lambda: run(own_system, "doctor")[0] == 0, "all to be well")
+    broken = System(
+        own_system.folder, own_system.settings.redis_url, broker_url=f"amqp://app:secret@127.0.0.1:{free_port()}"
+    )
+    code, output = run(broken, "doctor")
+    assert (code, "MEMORY_TASKS_BROKER_URL" in output, "secret" in output) == (1, True, False), output
+    other = System(own_system.folder, own_system.settings.redis_url, embedder="none")
+    code, output = run(other, "doctor")
+    assert (code, "IndexMismatchError" in output) == (1, True)
 
 
 def test_wrong_use_is_explained(own_system: System) -> None:

@@ -6,6 +6,7 @@ import uuid
 import pytest
 
 from memory_tasks import PendingReply, Scope, TurnFailedError, UnknownTurnError
+from memory_tasks.tasks.publisher import queue_lengths
 from tests.conditions import wait_for
 from tests.system import System
 
@@ -193,3 +194,8 @@ def test_a_megabyte_is_a_message(system: System, user: str) -> None:
 def test_an_answer_that_cannot_be_stored_fails_the_turn(system: System, user: str) -> None:
     with pytest.raises(TurnFailedError, match="CompletionError"):
         system.client.reply(user, "c1", "x" * 1_048_576).result()
+
+
+def test_the_broker_says_how_many_messages_wait(system: System, user: str) -> None:
+    system.client.reply(user, "c1", "hello").wait_persisted()
+    assert set(queue_lengths(system.client.app)) == {"persist", "promote", "reply"}
