@@ -4,7 +4,7 @@ import logging
 import ssl
 from typing import Any
 
-from celery import Celery, Signature
+from celery import Celery
 from kombu.exceptions import OperationalError
 
 from memory_tasks.connection import without_password
@@ -114,7 +114,7 @@ class Publisher:
             kwargs={"ref": reference},
             queue=QUEUES[first],
             # The same message that celery.chain would make, in half the time. Celery takes the next step from the end.
-            chain=[self._signature(name, reference) for name in reversed(rest)],
+            chain=[_signature(name, reference) for name in reversed(rest)],
             ignore_result=True,
             argsrepr="()",
             kwargsrepr=repr({"turn_id": ref.turn_id}),
@@ -133,8 +133,15 @@ class Publisher:
                 type(error).__name__,
             )
 
-    def _signature(self, name: str, reference: dict[str, Any]) -> Signature:
+
+def _signature(name: str, reference: dict[str, Any]) -> dict[str, Any]:
+    """What `app.signature(...)` is in a message."""
+    return {
+        "task": name,
+        "args": [],
+        "kwargs": {"ref": reference},
+        "options": {"queue": QUEUES[name], "ignore_result": True},
+        "subtask_type": None,
         # The chain hands on what `complete` returns, which is None but for one exception, to `persist` alone.
-        immutable = name != "memory_tasks.persist"
-        kwargs = {"ref": reference}
-        return self._app.signature(name, kwargs=kwargs, queue=QUEUES[name], immutable=immutable, ignore_result=True)
+        "immutable": name != "memory_tasks.persist",
+    }
