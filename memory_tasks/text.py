@@ -65,6 +65,8 @@ def _stem(word: str) -> str:
 
 
 def _fold(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     # Accents and vowel signs above letters go; marks that are letters of their own (Thai, Hindi) stay.
     bare = "".join(char for char in decomposed if not unicodedata.combining(char) or char > "\u06ff")

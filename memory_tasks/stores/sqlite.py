@@ -137,8 +137,7 @@ class SQLiteStore:
         ]
         if indexed:
             with self._write() as db:
-                for memory, counts, vector in indexed:
-                    self._put(db, memory, counts, vector)
+                self._put(db, indexed)
         if failed:
             raise PartialWriteError([id for _, id in latest if id not in failed], failed)
 
@@ -150,37 +149,48 @@ class SQLiteStore:
         ).fetchone()
         return to_memory(row) if row else None
 
-    def _put(self, db: sqlite3.Connection, memory: Memory, counts: Counter[str], vector: bytes | None) -> None:
-        user, conversation, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
-        db.execute(
-            "insert into scopes (user_id, conversation_id) values (?, ?) on conflict do nothing",
-            (user, conversation),
-        )
-        scope, seq = db.execute(
-            "select scope, next_seq from scopes where user_id = ? and conversation_id = ?",
-            (user, conversation),
+    def _put(self, db: sqlite3.Connection, indexed: Sequence[tuple[Memory, Counter[str], bytes | None]]) -> None:
+        postings: list[tuple[int, str, int, int]] = []
+        numbers: dict[Scope, int] = {}
+        next_seqs: dict[int, int] = {}
+        for memory, counts, vector in indexed:
+            turn = memory.turn
+            if memory.scope not in numbers:
+                number, next_seq = self._scope(db, memory.scope)
+                numbers[memory.scope], next_seqs[number] = number, next_seq
+            scope = numbers[memory.scope]
+            existing = db.execute(
+                "select pk from turns where scope = ? and turn_id = ?", (scope, turn.turn_id)
+            ).fetchone()
+            if existing:
+                # Replaced in place: it keeps its position among its neighbours.
+                pk = existing[0]
+                self._erase(db, scope, [pk])
+            else:
+                pk = scope << SEQUENCE_BITS | next_seqs[scope]
+                next_seqs[scope] += 1
+            said_at = to_micros(turn.created_at)
+            db.execute(
+                "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at,
+                    turn.importance, turn.remember,
+                ),
+            )  # fmt: skip
+            db.execute("insert into features values (?, ?, ?, ?)", (pk, counts.total(), said_at, vector))
+            postings += [(scope, term, pk, count) for term, count in counts.items()]
+        # In the order of the tree they go into: neighbours are written together.
+        db.executemany("insert into postings values (?, ?, ?, ?)", sorted(postings))
+        db.executemany("update scopes set next_seq = ? where scope = ?", [(seq, n) for n, seq in next_seqs.items()])
+
+    def _scope(self, db: sqlite3.Connection, scope: Scope) -> tuple[int, int]:
+        """The scope's number and the sequence number of its next turn; it is made when missing."""
+        ids = (scope.user_id, scope.conversation_id)
+        db.execute("insert into scopes (user_id, conversation_id) values (?, ?) on conflict do nothing", ids)
+        found: tuple[int, int] = db.execute(
+            "select scope, next_seq from scopes where user_id = ? and conversation_id = ?", ids
         ).fetchone()
-        existing = db.execute("select pk from turns where scope = ? and turn_id = ?", (scope, turn.turn_id)).fetchone()
-        if existing:
-            # Replaced in place: it keeps its position among its neighbours.
-            pk = existing[0]
-            self._erase(db, scope, [pk])
-        else:
-            pk = scope << SEQUENCE_BITS | seq
-            db.execute("update scopes set next_seq = next_seq + 1 where scope = ?", (scope,))
-        said_at = to_micros(turn.created_at)
-        db.execute(
-            "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at,
-                turn.importance, turn.remember,
-            ),
-        )  # fmt: skip
-        db.execute("insert into features values (?, ?, ?, ?)", (pk, counts.total(), said_at, vector))
-        db.executemany(
-            "insert into postings values (?, ?, ?, ?)",
-            ((scope, term, pk, count) for term, count in counts.items()),
-        )
+        return found
 
     def _erase(self, db: sqlite3.Connection, scope: int, pks: Sequence[int]) -> None:
         marks = ", ".join("?" * len(pks))
