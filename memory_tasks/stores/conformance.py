@@ -84,7 +84,7 @@ class StoreConformance:
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        raise NotImplementedError("override the fixture open_store; see the module's documentation")
+        pytest.fail("override the fixture open_store; see the documentation of memory_tasks.stores.conformance")
 
     @pytest.fixture
     def store(self, open_store: OpenStore) -> LongTermStore:

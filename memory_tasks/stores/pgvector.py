@@ -11,14 +11,22 @@ from os import getpid
 from typing import Any
 
 from memory_tasks.connection import without_password
-from memory_tasks.embedders import embed, embed_each
-from memory_tasks.errors import IndexMismatchError, InvalidInputError, PartialWriteError, StoreUnavailableError
+from memory_tasks.embedders import embed
+from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnavailableError
 from memory_tasks.loading import needs_extra
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, features_of
-from memory_tasks.stores.records import EMBED_CHARS, embeddable, lexical_terms, to_memory, to_micros
+from memory_tasks.stores.records import (
+    EMBED_CHARS,
+    check_made_by,
+    embedded,
+    lexical_terms,
+    made_by,
+    to_memory,
+    to_micros,
+)
 from memory_tasks.text import terms
 
 try:
@@ -28,7 +36,6 @@ try:
 except ImportError as error:
     raise needs_extra("postgres", "MEMORY_TASKS_LONG_TERM_URL=postgresql://...") from error
 
-FORMAT = 1
 SCHEMA = "memory_tasks"
 POOL_SIZE = 8
 CONNECT_SECONDS = 10.0
@@ -106,8 +113,6 @@ class PgVectorStore:
             ) from error
 
     def _migrate(self, partitions: int) -> None:
-        name, dimension = (self.embedder.name, self.embedder.dimension) if self.embedder else ("none", 0)
-        made_by = {"format": str(FORMAT), "embedder": name, "dimension": str(dimension)}
         try:
             with psycopg.connect(self._url, autocommit=True, connect_timeout=int(CONNECT_SECONDS)) as db:
                 db.execute("select pg_advisory_lock(%s)", (LOCK,))
@@ -118,26 +123,16 @@ class PgVectorStore:
                     db.execute("create table if not exists meta (key text primary key, value text not null)")
                     found: dict[str, str] = dict(db.execute("select key, value from meta").fetchall())
                     if not found:
-                        self._create(db, made_by, partitions)
-                        found = made_by
+                        found = made_by(self.embedder)
+                        self._create(db, found, partitions)
         except psycopg.Error as error:
             raise StoreUnavailableError(
                 f"long-term store {without_password(self._url)} can't be set up ({type(error).__name__}); check that "
                 "it runs, that it has the extension pgvector, and MEMORY_TASKS_LONG_TERM_URL"
             ) from error
-        where = without_password(self._url)
-        if int(found["format"]) > FORMAT:
-            raise IndexMismatchError(
-                f"{where} has format {found['format']}, this version reads up to {FORMAT}: upgrade memory-tasks"
-            )
-        if (found["embedder"], found["dimension"]) != (made_by["embedder"], made_by["dimension"]):
-            raise IndexMismatchError(
-                f"{where} was made with embedder {found['embedder']} ({found['dimension']} numbers), the settings ask "
-                f"for {made_by['embedder']} ({made_by['dimension']}): set MEMORY_TASKS_EMBEDDER back, or migrate to "
-                "another database"
-            )
+        check_made_by(found, self.embedder, without_password(self._url))
 
-    def _create(self, db: Any, made_by: dict[str, str], partitions: int) -> None:
+    def _create(self, db: Any, about: dict[str, str], partitions: int) -> None:
         db.execute(files("memory_tasks.stores").joinpath("pgvector.sql").read_text(encoding="utf-8"))
         if self.embedder:
             db.execute(f"alter table turns alter column vector type vector({int(self.embedder.dimension)})")
@@ -147,7 +142,7 @@ class PgVectorStore:
                     f"create table {table}_{number} partition of {table} "
                     f"for values with (modulus {partitions}, remainder {number})"
                 )
-        for item in made_by.items():
+        for item in about.items():
             db.execute("insert into meta values (%s, %s)", item)
 
     def upsert(self, memories: Sequence[Memory]) -> None:
@@ -155,21 +150,14 @@ class PgVectorStore:
         latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
         with self._transaction(write=False) as db:
             changed = [memory for memory in latest.values() if self._find(db, memory) != memory]
-        failed: dict[str, str] = {}
-        vectors: list[Floats | None] = [None] * len(changed)
-        if self.embedder and changed:
-            matrix, errors = embed_each(self.embedder, [embeddable(memory.turn) for memory in changed])
-            vectors = list(matrix)
-            failed = {changed[i].turn.turn_id: error for i, error in errors.items()}
+        pairs, failed = embedded(self.embedder, changed)
         large: set[tuple[bytes, int]] = set()
         with self._transaction(write=True) as db:
             # In one order for all writers, so that two of them never wait for each other.
-            pairs = sorted(zip(changed, vectors, strict=True), key=lambda pair: _order(pair[0].scope))
-            for memory, vector in pairs:
-                if memory.turn.turn_id not in failed:
-                    scope, size = self._put(db, memory, lexical_terms(memory.turn), vector)
-                    if size >= LARGE and vector is not None:
-                        large.add((_key(memory.scope.user_id), scope))
+            for memory, vector in sorted(pairs, key=lambda pair: repr(pair[0].scope)):
+                scope, size = self._put(db, memory, lexical_terms(memory.turn), vector)
+                if size >= LARGE and vector is not None:
+                    large.add((_key(memory.scope.user_id), scope))
         for user, scope in large:
             self._index(user, scope)
         if failed:
@@ -407,7 +395,3 @@ def _configure(db: Any) -> None:
     db.execute(f"set search_path = {SCHEMA}, public")
     register_vector(db)
     db.commit()
-
-
-def _order(scope: Scope) -> tuple[str, str]:
-    return scope.user_id, scope.conversation_id

@@ -10,9 +10,8 @@ from importlib.resources import files
 from os import getpid
 from pathlib import Path
 
-from memory_tasks.embedders import embed, embed_each
+from memory_tasks.embedders import embed
 from memory_tasks.errors import (
-    IndexMismatchError,
     InvalidInputError,
     PartialWriteError,
     StoreUnavailableError,
@@ -21,10 +20,17 @@ from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow
-from memory_tasks.stores.records import EMBED_CHARS, embeddable, lexical_terms, to_memory, to_micros
+from memory_tasks.stores.records import (
+    EMBED_CHARS,
+    check_made_by,
+    embedded,
+    lexical_terms,
+    made_by,
+    to_memory,
+    to_micros,
+)
 from memory_tasks.text import terms
 
-FORMAT = 1
 BUSY_SECONDS = 30.0
 _TURN = "t.turn_id, t.user_message, t.assistant_message, t.created_at, t.importance, t.remember"
 
@@ -94,28 +100,13 @@ class SQLiteStore:
             raise StoreUnavailableError(f"long-term store {self.path}: {error}") from error
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        made_by = {"format": str(FORMAT)}
-        if self.embedder:
-            made_by |= {"embedder": self.embedder.name, "dimension": str(self.embedder.dimension)}
-        else:
-            made_by |= {"embedder": "none", "dimension": "0"}
         if not db.execute("select 1 from sqlite_master where name = 'meta'").fetchone():
             schema = files("memory_tasks.stores").joinpath("schema.sql").read_text(encoding="utf-8")
             for statement in "\n".join(line.partition("--")[0] for line in schema.splitlines()).split(";"):
                 db.execute(statement)
-            db.executemany("insert into meta values (?, ?)", made_by.items())
+            db.executemany("insert into meta values (?, ?)", made_by(self.embedder).items())
             return
-        found = dict(db.execute("select key, value from meta"))
-        if int(found["format"]) > FORMAT:
-            raise IndexMismatchError(
-                f"{self.path} has format {found['format']}, this version reads up to {FORMAT}: upgrade memory-tasks"
-            )
-        if (found["embedder"], found["dimension"]) != (made_by["embedder"], made_by["dimension"]):
-            raise IndexMismatchError(
-                f"{self.path} was made with embedder {found['embedder']} ({found['dimension']} numbers), the settings "
-                f"ask for {made_by['embedder']} ({made_by['dimension']}): set MEMORY_TASKS_EMBEDDER back, or point "
-                "MEMORY_TASKS_LONG_TERM_URL at a new file"
-            )
+        check_made_by(dict(db.execute("select key, value from meta")), self.embedder, str(self.path))
 
     def upsert(self, memories: Sequence[Memory]) -> None:
         # The last of several with one id wins, as if they had come one after the other.
@@ -124,16 +115,10 @@ class SQLiteStore:
             changed = [
                 memory for memory in latest.values() if self._find(db, memory.scope, memory.turn.turn_id) != memory
             ]
-        failed: dict[str, str] = {}
-        vectors: list[bytes | None] = [None] * len(changed)
-        if self.embedder and changed:
-            matrix, errors = embed_each(self.embedder, [embeddable(memory.turn) for memory in changed])
-            vectors = [row.tobytes() for row in matrix]
-            failed = {changed[i].turn.turn_id: error for i, error in errors.items()}
+        pairs, failed = embedded(self.embedder, changed)
         indexed = [
-            (memory, lexical_terms(memory.turn), vector)
-            for memory, vector in zip(changed, vectors, strict=True)
-            if memory.turn.turn_id not in failed
+            (memory, lexical_terms(memory.turn), None if vector is None else vector.tobytes())
+            for memory, vector in pairs
         ]
         if indexed:
             with self._write() as db:
