@@ -1,9 +1,6 @@
 """Working memory: what a turn costs in Redis, whether cost stays flat, and a peer on the same server."""
 
 import asyncio
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +20,6 @@ SAID = "I would like to know which of the two trains on Saturday morning is the 
 
 def _turn(number: int) -> Turn:
     return Turn(turn_id=f"turn-{number:08d}", user_message=SAID, assistant_message=SAID, created_at=now())
-
-
-def _p95(act: Callable[[int], object], rounds: int = ROUNDS) -> float:
-    taken = []
-    for number in range(rounds):
-        started = time.perf_counter()
-        act(number)
-        taken.append((time.perf_counter() - started) * 1000)
-    return statistics.quantiles(taken, n=20)[18]
 
 
 def flat(client: redis.Redis, report: Report) -> None:

@@ -12,7 +12,6 @@ from memory_tasks.keys import Keys, TurnKeys, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
 from memory_tasks.settings import Settings
 
-FORMAT = "1"
 EVENTS_PER_TURN = 10_000
 """Chunks kept of one answer; a reader that comes later gets the rest with the whole answer."""
 PAGE = 100
