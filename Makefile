@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DATA ?= locomo10.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format replay bench chaos lock clean
+.PHONY: help demo test lint format replay bench scaling chaos lock clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -41,8 +41,11 @@ format: $(READY) ## Format the code
 replay: $(READY) ## Send LoCoMo conversations through a running worker: make replay DATA=path/to/locomo10.json
 	@$(BIN)/python -m benchmarks.replay $(DATA)
 
-bench: $(READY) ## Measure against the bare floor, in one run
-	@$(BIN)/python -m benchmarks.bench
+bench: $(READY) ## Measure against the bare floor and, with DATA, beside other memories
+	@BENCH_DATA=$(DATA) $(BIN)/python -m benchmarks.bench
+
+scaling: $(READY) ## Measure search from 10 to 1,000,000 turns, half an hour; writes docs/scaling.*
+	@BENCH_DATA=$(DATA) $(BIN)/python -m benchmarks.bench scaling
 
 chaos: $(READY) ## Break everything for a quarter of an hour and count what is lost
 	@$(BIN)/python -m tests.chaos

@@ -4,11 +4,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import promotion, replies, stores, working
+from benchmarks import promotion, recall, replies, scaling, stores, working
 from benchmarks.report import Report
 from workers.valkey import EmbeddedValkey
 
-PARTS = {"replies": replies.run, "promotion": promotion.run, "working": working.run, "stores": stores.run}
+PARTS = {
+    "replies": replies.run,
+    "promotion": promotion.run,
+    "working": working.run,
+    "stores": stores.run,
+    "recall": recall.run,
+}
+ON_DEMAND = {"scaling": scaling.run}
+"""Takes half an hour, so it runs only when it is named."""
 
 
 def main(names: list[str]) -> int:
@@ -19,7 +27,7 @@ def main(names: list[str]) -> int:
             tempfile.TemporaryDirectory(prefix="memory-tasks-bench-") as folder,
             EmbeddedValkey(Path(folder) / "valkey") as valkey,
         ):
-            PARTS[name](Path(folder), valkey, report)
+            (PARTS | ON_DEMAND)[name](Path(folder), valkey, report)
     report.show()
     return 1 if report.failed else 0
 

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,7 @@ class Report:
 
     def __init__(self) -> None:
         self._table = Table("what", "floor", "ours", "ratio", "bound", "", box=None)
+        self._tables: list[Table] = []
         self.failed = 0
 
     def add(self, what: str, floor: float, ours: float, bound: float, unit: str, *, at_least: bool = False) -> None:
@@ -41,6 +42,13 @@ class Report:
         """Add a number without a floor."""
         self._table.add_row(what, "", value, "", "", "")
 
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table of its own, shown before the ratios."""
+        table = Table(*columns, title=title, title_justify="left", box=None)
+        for row in rows:
+            table.add_row(*row)
+        self._tables.append(table)
+
     def count(self, what: str, number: int, detail: str) -> None:
         """Add a number that has to be 0."""
         self.failed += number > 0
@@ -48,4 +56,4 @@ class Report:
 
     def show(self) -> None:
         """Print it."""
-        Console(width=120).print(self._table)
+        Console(width=120).print(*self._tables, self._table, sep="\n\n")

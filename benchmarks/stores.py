@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.report import Report
 from memory_tasks import Memory, Scope, SQLiteStore, Turn
+from memory_tasks.ports import LongTermStore
 from workers.valkey import EmbeddedValkey
 
 DIMENSION = 256
@@ -62,7 +63,7 @@ class Corpus:
         ]
 
 
-def _fill(store: SQLiteStore, memories: Sequence[Memory]) -> float:
+def fill(store: LongTermStore, memories: Sequence[Memory]) -> float:
     """Seconds that writing takes, in batches."""
     started = time.perf_counter()
     for start in range(0, len(memories), BATCH):
@@ -70,7 +71,7 @@ def _fill(store: SQLiteStore, memories: Sequence[Memory]) -> float:
     return time.perf_counter() - started
 
 
-def _search_ms(store: SQLiteStore, corpus: Corpus, user: str, rounds: int = 200) -> tuple[float, float]:
+def search_ms(store: LongTermStore, corpus: Corpus, user: str, rounds: int = 200) -> tuple[float, float]:
     """Median and p95."""
     scope = Scope(user_id=user, conversation_id="c")
     queries = [corpus.text(8) for _ in range(rounds)]
@@ -87,15 +88,15 @@ def run(folder: Path, valkey: EmbeddedValkey, report: Report) -> None:
     """All measurements of the embedded store."""
     corpus, store = Corpus(), SQLiteStore(folder / "memory.db", RandomEmbedder())
     small, large = corpus.memories("small", 500), corpus.memories("large", 10_000)
-    _fill(store, small)
-    rate = len(large) / _fill(store, large)
+    fill(store, small)
+    rate = len(large) / fill(store, large)
     report.add("upsert without embedding, against 2,500 turns/s", 2500, rate, 1.0, "/s", at_least=True)
     del valkey  # the other parts need it
     for user, size, bound in (("small", 500, 8), ("large", 10_000, 40)):
-        _, p95 = _search_ms(store, corpus, user)
+        _, p95 = search_ms(store, corpus, user)
         report.add(f"search among {size:,} turns, p95, against {bound} ms", bound, p95, 1.0, "ms")
-    before, _ = _search_ms(store, corpus, "small")
+    before, _ = search_ms(store, corpus, "small")
     for number in range(FILL // 1000):
-        _fill(store, corpus.memories(f"user{number}", 1000))
-    after, _ = _search_ms(store, corpus, "small")
+        fill(store, corpus.memories(f"user{number}", 1000))
+    after, _ = search_ms(store, corpus, "small")
     report.add(f"search among 500 turns, store of 10,500 and of {FILL + 10_500:,}", before, after, 1.5, "ms")

@@ -27,6 +27,7 @@ from memory_tasks.events import Event
 from memory_tasks.importance import KeywordScorer
 from memory_tasks.ledger import TurnStatus
 from memory_tasks.models import (
+    Candidate,
     Completion,
     Forgotten,
     Hit,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BrokerUnavailableError",
+    "Candidate",
     "Completion",
     "CompletionError",
     "EmbeddingError",

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -15,9 +15,10 @@ from memory_tasks.errors import UnknownTurnError
 from memory_tasks.forgetting import Forgetting, Writers
 from memory_tasks.keys import Keys
 from memory_tasks.ledger import Ledger, TurnStatus
-from memory_tasks.models import Across, Forgotten, Hit, ReplyRequest, Scope
+from memory_tasks.models import Across, Candidate, Forgotten, Hit, ReplyRequest, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.promoting import Promoted, Promoter
+from memory_tasks.recalling import Recaller
 from memory_tasks.registry import registered
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.publisher import Publisher, configure
@@ -37,6 +38,7 @@ class Stores:
         writers = Writers(client, ledger.keys, settings.step_timeout)
         self.forgetting = Forgetting(client, self.working, self.long_term, ledger, writers)
         self.promoter = Promoter(client, settings, self.working, self.long_term, writers)
+        self.recaller = partial(Recaller, working=self.working, long_term=self.long_term)
 
 
 class MemoryClient:
@@ -187,9 +189,43 @@ class MemoryClient:
         """Where a text is still found, by tier: reads everything, for people who want to be sure after a forget."""
         return self._stores.forgetting.leftovers(text)
 
-    def search(self, scope: Scope, query: str, limit: int, *, across: Across = "conversation") -> list[Hit]:
-        """Search long-term memory as recall does. Needs access to the long-term store of the workers."""
-        return self._stores.long_term.search(scope, query, limit, across=across)
+    def search(
+        self,
+        scope: Scope,
+        query: str,
+        limit: int,
+        *,
+        across: Across = "conversation",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[Hit]:
+        """Search long-term memory: what it finds, whether or not recall would take it.
+
+        Needs access to the long-term store of the workers.
+
+        Args:
+            scope: Whose conversation.
+            query: What to look for.
+            limit: Hits at most.
+            across: The conversation, or all of the user's.
+            since: Only what was said at this time or later.
+            until: Only what was said before this time.
+        """
+        return self._stores.long_term.search(scope, query, limit, across=across, since=since, until=until)
+
+    def explain(
+        self, request: ReplyRequest, *, since: datetime | None = None, until: datetime | None = None, **config: Any
+    ) -> Sequence[Candidate]:
+        """What recall would take for a message, and what not and why, best first. Nothing is enqueued or stored.
+
+        Args:
+            request: The message.
+            since: Only what was said at this time or later.
+            until: Only what was said before this time.
+            **config: Fields of `MemoryConfig` to try, like `recall_top_k=10`.
+        """
+        settings = self.settings.model_copy(update=config)
+        return self._stores.recaller(settings).candidates(request, since, until)
 
     def export(self, user_id: str | None = None, scope: Scope | None = None) -> Iterator[str]:
         """Everything, a user or one conversation as JSON Lines, one turn a line, without reading it all at once."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from memory_tasks.client import MemoryClient
 from memory_tasks.errors import MemoryTasksError
 from memory_tasks.factory import service_from_settings
-from memory_tasks.models import Hit, Reply, Scope
+from memory_tasks.models import Candidate, Hit, Reply, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.settings import Settings
 from workers.stack import Stack
@@ -98,6 +98,9 @@ def show_reply(console: Console, reply: Reply, pending: PendingReply) -> None:
     console.print(Text.assemble(("assistant  ", "bold magenta"), reply.answer))
     if reply.memories:
         console.print(hits_table(reply.memories))
+    elif reply.closest:
+        console.print("           nothing was recalled; closest was", style="dim")
+        console.print(hits_table([reply.closest]))
     for left_out in reply.degraded:
         console.print(Text(f"           without {left_out}"), style="yellow")
     times = pending.wait_persisted(PATIENCE).times
@@ -108,16 +111,19 @@ def show_reply(console: Console, reply: Reply, pending: PendingReply) -> None:
     console.print(Text(f"           {', '.join(steps)}\n"), style="dim")
 
 
-def hits_table(hits: Sequence[Hit]) -> Table:
-    """Memories with the evidence for each."""
+def hits_table(candidates: Sequence[Hit | Candidate]) -> Table:
+    """Memories with the evidence for each, and why one was refused."""
     table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim")
-    for column in ("score", "words", "meaning", "said", "recalled"):
+    for column in ("score", "words", "nearby", "meaning", "said", "recalled"):
         table.add_column(column, no_wrap=column != "recalled")
-    for hit in hits:
+    for candidate in candidates:
+        hit, refused = (candidate, None) if isinstance(candidate, Hit) else (candidate.hit, candidate.refused)
         turn = hit.memory.turn
-        cosine = "-" if hit.vector is None else f"{hit.vector:.2f}"
-        said = f"{turn.created_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(f"{hit.score:.2f}", f"{hit.lexical:.2f}", cosine, said, Text(turn.user_message[:200]))
+        evidence = ("-" if found is None else f"{found:.2f}" for found in (hit.words, hit.nearby, hit.vector))
+        text = Text(turn.user_message[:200])
+        if refused:
+            text.append(f"\nnot recalled: {refused}", style="yellow")
+        table.add_row(f"{hit.score:.2f}", *evidence, f"{turn.created_at:%Y-%m-%d %H:%M:%S}", text)
     return table
 
 

@@ -340,6 +340,7 @@ def make_reply(request: ReplyRequest, recall: Recall, completion: Completion) ->
         turn_id=request.turn_id,
         completion=completion,
         memories=recall.memories,
+        closest=recall.closest,
         degraded=recall.degraded,
     )
 

@@ -148,10 +148,25 @@ class Hit(Record):
 
     memory: Memory
     score: float
-    lexical: float = 0.0
-    """BM25 of the turn's own words."""
+    """What the hits are ordered by; comparable within one search only."""
+    words: float | None = None
+    """How much of the query the turn says itself, rare words counting more: 0 to 1."""
+    nearby: float | None = None
+    """The same for the turn together with the ones before and after it."""
     vector: float | None = None
     """Cosine similarity, or None where the store has no embedder."""
+
+    @property
+    def relevance(self) -> float | None:
+        """The strongest single evidence, up to 1 and comparable between searches; None where the store gives none."""
+        return max((found for found in (self.words, self.nearby, self.vector) if found is not None), default=None)
+
+
+class Candidate(Record):
+    """A hit, and why it is not recalled if it is not."""
+
+    hit: Hit
+    refused: str | None = None
 
 
 class ReplyRequest(Record):
@@ -177,6 +192,8 @@ class Recall(Record):
 
     recent: Sequence[Turn] = ()
     memories: Sequence[Hit] = ()
+    closest: Candidate | None = None
+    """When nothing was recalled: what came closest, and why it was refused."""
     degraded: Sequence[str] = ()
     """What was left out because it failed, for example "long_term: StoreUnavailableError"."""
 
@@ -197,6 +214,8 @@ class Reply(Record):
     turn_id: str
     completion: Completion
     memories: Sequence[Hit] = ()
+    closest: Candidate | None = None
+    """When nothing was recalled: what came closest, and why it was refused."""
     degraded: Sequence[str] = ()
     unpersisted: Mapping[str, str] = Field(default_factory=dict)
     """Tier ("working", "long_term") that could not be written, with the class name of the error."""
@@ -230,6 +249,18 @@ class MemoryConfig(BaseModel):
     recent_turns: int = Field(8, ge=0, description="Latest turns of the conversation that the model sees.")
     recall_top_k: int = Field(4, ge=0, description="Memories recalled from long-term memory for a message.")
     recall_from: Across = Field("conversation", description='"conversation", or "user" for all their conversations.')
+    recall_min_relevance: float = Field(
+        0.2, ge=0, le=1, description="A memory is not recalled when neither its words nor its meaning fit this well."
+    )
+    recall_max_age: float | None = Field(
+        None, gt=0, description="Only what was said in so many seconds before the message is recalled."
+    )
+    recall_half_life: float | None = Field(
+        None, gt=0, description="Seconds in which a memory's score halves; age does not count when not given."
+    )
+    recall_importance: float = Field(
+        0, ge=0, description="By how much a turn of importance 1 is raised above others: 1 doubles its score."
+    )
     on_recall_failure: Literal["fail", "degrade"] = Field(
         "fail", description='"degrade" answers without long-term memory when its search fails, and says so.'
     )

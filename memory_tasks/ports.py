@@ -105,7 +105,16 @@ class LongTermStore(Protocol):
     """The semantic store. Every call carries the scope; an adapter must never look outside it."""
 
     def search(
-        self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation", by_words: bool = False
+        self,
+        scope: Scope,
+        query: str,
+        limit: int,
+        /,
+        *,
+        across: Across = "conversation",
+        by_words: bool = False,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> list[Hit]:
         """The best memories for the query, best first, from the conversation or from all of the user's.
 
@@ -115,6 +124,8 @@ class LongTermStore(Protocol):
             limit: How many at most.
             across: Where to look.
             by_words: Search without the embedder, because it has just failed.
+            since: Only what was said at this time or later.
+            until: Only what was said before this time.
 
         Raises:
             EmbeddingError: The embedder failed.

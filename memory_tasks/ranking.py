@@ -32,6 +32,10 @@ B_WINDOW = 0.5
 B_SESSION = 0.75
 """The same for sessions, which differ in length far more."""
 
+UNSEEN = 20
+"""Turns without the word that a conversation counts as having had before it began: the first few turns say little
+about how rare a word is."""
+
 OWN = 1.0
 WINDOW = 1.0
 VECTOR = 1.0
@@ -61,6 +65,22 @@ class Evidence:
     scope_starts: Sequence[int] = (0,)
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of n turns, each of shape (n,)."""
+
+    total: Floats
+    """What the turns are ordered by."""
+    words: Floats
+    """BM25 of the turn's own words as a share of what a usual turn with all of the query's words has, at most 1."""
+    nearby: Floats
+    """The same for the turn together with its neighbours."""
+
+
+def _idf(turns: int, having: int) -> float:
+    return float(np.log1p((turns + UNSEEN - having + 0.5) / (having + 0.5)))
+
+
 def bm25(lengths: Floats, postings: Sequence[tuple[Ints, Ints | Floats]], b: float) -> Floats:
     """BM25 (with k1 = K1) of each unit, from the positions and counts of each term, shape (n,)."""
     n = len(lengths)
@@ -68,8 +88,7 @@ def bm25(lengths: Floats, postings: Sequence[tuple[Ints, Ints | Floats]], b: flo
     norm = K1 * (1 - b + b * lengths / max(float(lengths.mean()), 1.0))
     for positions, counts in postings:
         if len(positions):
-            idf = np.log1p((n - len(positions) + 0.5) / (len(positions) + 0.5))
-            scores[positions] += idf * counts * (K1 + 1) / (counts + norm[positions])
+            scores[positions] += _idf(n, len(positions)) * counts * (K1 + 1) / (counts + norm[positions])
     return scores
 
 
@@ -123,18 +142,22 @@ def _window_scores(evidence: Evidence, inside: NDArray[np.bool_]) -> Floats:
     return bm25(_with_neighbours(lengths, inside, 1, 1), postings, B_WINDOW)
 
 
-def score(evidence: Evidence) -> tuple[Floats, Floats]:
-    """The score of each turn, and the BM25 of its own words, both of shape (n,).
+def _share(scores: Floats, turns: int, having: Sequence[int]) -> Floats:
+    """BM25 scores as a share of the sum that one of each word brings, words that no turn has included."""
+    best = sum(_idf(turns, count) for count in having)
+    return np.minimum(scores / best, 1) if best else scores
 
-    Args:
-        evidence: Of at least one turn.
-    """
+
+def score(evidence: Evidence) -> Scores:
+    """Weigh the evidence of at least one turn."""
     inside = _inside(len(evidence.lengths), evidence.scope_starts)
     lexical = bm25(evidence.lengths.astype(np.float32), evidence.postings, B_TURN)
     # Three turns together say nothing where there are only three.
-    window = WINDOW * max(0.0, 1 - 3 / len(lexical))
-    total = OWN * _z(lexical) + window * _z(_window_scores(evidence, inside))
+    around = _window_scores(evidence, inside)
+    total = OWN * _z(lexical) + WINDOW * max(0.0, 1 - 3 / len(lexical)) * _z(around)
     if evidence.cosines is not None:
         total += VECTOR * _with_neighbours(_z(evidence.cosines), inside, BEFORE, AFTER)
     total += SESSION * _z(_session_scores(evidence))
-    return total, lexical
+    having = [len(positions) for positions, _ in evidence.postings]
+    shares = (_share(scores, len(lexical), having) for scores in (lexical, around))
+    return Scores(total, *shares)

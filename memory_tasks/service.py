@@ -2,24 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
 
 from memory_tasks import prompt
 from memory_tasks.calls import collect, resolve
 from memory_tasks.errors import (
     CompletionError,
-    EmbeddingError,
     InvalidInputError,
-    IsolationError,
     MemoryTasksError,
     PersistError,
-    RecallError,
 )
 from memory_tasks.importance import KeywordScorer
 from memory_tasks.models import (
     Completion,
     Forgotten,
-    Hit,
     Memory,
     MemoryConfig,
     Recall,
@@ -30,6 +25,7 @@ from memory_tasks.models import (
 )
 from memory_tasks.ports import Completer, ImportanceScorer, LongTermStore, RecallPolicy, WorkingStore
 from memory_tasks.promoting import Promoted, move
+from memory_tasks.recalling import Recaller
 
 
 def _ignore(_: str) -> None:
@@ -68,7 +64,7 @@ class MemoryService:
         self.long_term = long_term
         self.completer = completer
         self.scorer: ImportanceScorer = scorer or KeywordScorer(config.keywords)
-        self.recall_policy = recall_policy
+        self._recaller = Recaller(config, working, long_term, recall_policy)
 
     def reply(self, request: ReplyRequest) -> Reply:
         """Recall, complete and persist one message.
@@ -88,6 +84,7 @@ class MemoryService:
             turn_id=request.turn_id,
             completion=completion,
             memories=recall.memories,
+            closest=recall.closest,
             degraded=recall.degraded,
         )
         try:
@@ -103,47 +100,7 @@ class MemoryService:
             RecallError: A store could not be read.
             IsolationError: The long-term store answered with a memory of another scope.
         """
-        try:
-            recent = self.working.recent(request.scope, self.config.recent_turns)
-        except Exception as error:
-            raise RecallError(f"working memory could not be read ({type(error).__name__}: {_safe(error)})") from error
-        # The same id again (a repeated call of a library user): the model must not see its own answer to it.
-        recent = [turn for turn in recent if turn.turn_id != request.turn_id]
-        memories: list[Hit] = []
-        degraded: list[str] = []
-        try:
-            memories = self._search(request, recent, degraded)
-        except IsolationError:
-            raise
-        except Exception as error:
-            if self.config.on_recall_failure == "fail":
-                raise RecallError(
-                    f"long-term memory could not be searched ({type(error).__name__}: {_safe(error)})"
-                ) from error
-            degraded.append(f"long_term: {type(error).__name__}")
-        return Recall(recent=prompt.within(recent, self.config.history_chars), memories=memories, degraded=degraded)
-
-    def _search(self, request: ReplyRequest, recent: Sequence[Turn], degraded: list[str]) -> list[Hit]:
-        wanted = self.config.recall_top_k
-        if not wanted or (self.recall_policy and not resolve(self.recall_policy(request, recent))):
-            return []
-        shown = {turn.turn_id for turn in recent} | {request.turn_id}
-        across = self.config.recall_from
-        search = partial(self.long_term.search, request.scope, request.message, wanted + len(shown), across=across)
-        try:
-            hits = search()
-        except EmbeddingError as error:
-            if self.config.on_embedder_failure == "fail":
-                raise
-            degraded.append(f"embedder: {type(error.__cause__ or error).__name__}")
-            hits = search(by_words=True)
-        for hit in hits:
-            found = hit.memory.scope
-            if found != request.scope and (across != "user" or found.user_id != request.scope.user_id):
-                raise IsolationError("the long-term store returned a memory of another scope; the turn was stopped")
-        return [hit for hit in hits if hit.memory.scope != request.scope or hit.memory.turn.turn_id not in shown][
-            :wanted
-        ]
+        return self._recaller.recall(request)
 
     def complete(self, request: ReplyRequest, recall: Recall, sink: Callable[[str], None] = _ignore) -> Completion:
         """Call the model once.
@@ -261,8 +218,3 @@ class MemoryService:
     def forget_turns(self, scope: Scope, turn_ids: Sequence[str]) -> Forgotten:
         """Erase these turns from both stores. Repeat it when it fails."""
         return Forgotten(working=self.working.remove(scope, turn_ids), long_term=self.long_term.delete(scope, turn_ids))
-
-
-def _safe(error: Exception) -> str:
-    """The error's message where it is the package's own; a stranger's may quote the conversation."""
-    return str(error) if isinstance(error, MemoryTasksError) else "see its traceback"

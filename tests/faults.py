@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from memory_tasks import Hit, Memory, Scope, StoreUnavailableError
-from memory_tasks.models import Across
 from memory_tasks.ports import LongTermStore
 
 FAULTS = "TEST_FAULTS"
@@ -50,11 +50,9 @@ class FaultyStore:
         if file.exists() and random.random() < float(file.read_text() or 1):
             raise StoreUnavailableError(f"{operation} fails because the test says so")
 
-    def search(
-        self, scope: Scope, query: str, limit: int, /, *, across: Across = "conversation", by_words: bool = False
-    ) -> list[Hit]:
+    def search(self, scope: Scope, query: str, limit: int, /, **options: Any) -> list[Hit]:
         self._maybe_fail("search")
-        return self._store.search(scope, query, limit, across=across, by_words=by_words)
+        return self._store.search(scope, query, limit, **options)
 
     def upsert(self, memories: Sequence[Memory], /) -> None:
         self._maybe_fail("upsert")

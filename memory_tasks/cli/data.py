@@ -1,10 +1,10 @@
 """Commands that move and erase what is remembered."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors, explained
 from memory_tasks.client import MemoryClient
-from memory_tasks.models import Scope, now
+from memory_tasks.models import ReplyRequest, Scope, now
 
 app = typer.Typer()
 
@@ -102,16 +102,30 @@ def recall(
     user: Annotated[str, typer.Option("--user", help="Whose memory.")],
     conversation: Annotated[str, typer.Option("--conversation", help="Which conversation.")],
     across: Annotated[bool, typer.Option("--across", help="Look in all conversations of the user.")] = False,
-    top: Annotated[int, typer.Option(help="Memories to show.")] = 5,
+    top: Annotated[int | None, typer.Option(help="Memories at most; RECALL_TOP_K when not given.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only what was said at this time (UTC) or later.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only what was said before this time (UTC).")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Also what is not recalled, and why.")] = False,
     data: DataFolder = DATA,
 ) -> None:
-    """What would be recalled for a message, and why: the score, its words (BM25) and its meaning (cosine)."""
+    """What would be recalled for a message, with the evidence: its words, words nearby, its meaning (0 to 1)."""
     from memory_tasks.demo import hits_table
 
-    scope = Scope.checked(user_id=user, conversation_id=conversation)
+    request = ReplyRequest.checked(scope=Scope.checked(user_id=user, conversation_id=conversation), message=text)
+    config: dict[str, Any] = {"recall_from": "user"} if across else {}
+    if top is not None:
+        config["recall_top_k"] = top
     with connected(data) as client:
-        hits = client.search(scope, text, top, across="user" if across else "conversation")
-    console.print(hits_table(hits) if hits else "Nothing is in long-term memory there.")
+        times = [time and time.replace(tzinfo=UTC) for time in (since, until)]
+        candidates = client.explain(request, since=times[0], until=times[1], **config)
+    recalled = [candidate for candidate in candidates if not candidate.refused]
+    if not candidates:
+        console.print("Nothing is in long-term memory there.")
+    elif not recalled and not explain:
+        console.print("Nothing is recalled. This came closest:")
+        console.print(hits_table(candidates[:1]))
+    else:
+        console.print(hits_table(candidates if explain else recalled))
 
 
 @app.command()

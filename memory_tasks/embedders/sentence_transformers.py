@@ -21,7 +21,7 @@ class SentenceTransformersEmbedder:
             raise needs_extra("sentence-transformers", "MEMORY_TASKS_EMBEDDER=sentence-transformers") from error
         self._model = SentenceTransformer(model)
         self.name = f"sentence-transformers:{model.rstrip('/').rpartition('/')[2]}"
-        self.dimension: int = self._model.get_sentence_embedding_dimension()
+        self.dimension: int = self._model.get_embedding_dimension()
 
     def embed(self, texts: Sequence[str]) -> Any:
         return self._model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)

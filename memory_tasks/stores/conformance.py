@@ -144,6 +144,15 @@ class StoreConformance:
         assert store.delete(unknown, ["t1"]) == 0
         assert list(store.export("nobody")) == list(store.export(None, unknown)) == []
 
+    def test_search_can_be_bounded_in_time(self, store: LongTermStore) -> None:
+        days = [datetime(2024, 5, day, tzinfo=UTC) for day in range(1, 8)]
+        store.upsert([memory(f"t{day.day}", f"tea on day {day.day}", created_at=day) for day in days])
+        assert sorted(_found(store, "tea", since=days[4])) == ["t5", "t6", "t7"]
+        assert sorted(_found(store, "tea", until=days[1])) == ["t1"]
+        assert sorted(_found(store, "tea", since=days[2], until=days[4])) == ["t3", "t4"]
+        assert _found(store, "tea", since=days[6], until=days[6]) == []
+        assert len(_found(store, "tea", 2, since=days[1])) == 2
+
     def test_search_gives_the_best_first_and_no_more_than_asked(self, store: LongTermStore) -> None:
         store.upsert([memory("wanted", "the violet umbrella")] + [memory(f"t{n}", f"weather {n}") for n in range(20)])
         hits = store.search(ANN, "violet umbrella", 5)

@@ -4,10 +4,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from memory_tasks.models import Hit, Memory
 from memory_tasks.ranking import Evidence, Floats, Ints, score
 
 SEQUENCE_BITS = 31
@@ -27,8 +29,46 @@ class Ranked:
 
     pk: int
     score: float
-    lexical: float
+    words: float
+    nearby: float
     vector: float | None
+
+    def hit(self, memory: Memory) -> Hit:
+        """The memory of this row with its evidence."""
+        return Hit(memory=memory, score=self.score, words=self.words, nearby=self.nearby, vector=self.vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a search looks for.
+
+    Args:
+        terms: Of the query, each once.
+        vector: Of the query, or None without an embedder.
+        limit: How many turns at most.
+        since: Only turns said at this time or later.
+        until: Only turns said before this time.
+    """
+
+    terms: Sequence[str]
+    vector: Floats | None
+    limit: int
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether only some time is searched."""
+        return self.since is not None or self.until is not None
+
+    def covers(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these times, in seconds since 1970, are searched."""
+        covered = np.ones(len(times), dtype=bool)
+        if self.since is not None:
+            covered &= times >= self.since.timestamp()
+        if self.until is not None:
+            covered &= times < self.until.timestamp()
+        return covered
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +100,41 @@ class Features:
         scope = np.searchsorted(self.starts, np.arange(self.size), side="right")
         return np.lexsort((self.times, scope))
 
-    def rank(
-        self,
-        terms: Sequence[str],
-        postings: Callable[[str], Sequence[tuple[int, int]]],
-        vector: Floats | None,
-        limit: int,
-    ) -> list[Ranked]:
+    def rank(self, wanted: Wanted, postings: Callable[[str], Sequence[tuple[int, int]]]) -> list[Ranked]:
         """The best rows for a query, best first.
 
         Args:
-            terms: Of the query, each once.
+            wanted: What is looked for.
             postings: The (pk, count) rows of a term in these scopes, in order of pk.
-            vector: Of the query, or None without an embedder.
-            limit: How many at most.
         """
         if not self.size:
             return []
         order = self.order()
         place = np.empty_like(order)
         place[order] = np.arange(self.size)
-        found = (self.positions(postings(term)) for term in terms)
+        found = (self.positions(postings(term)) for term in wanted.terms)
         evidence = Evidence(
             self.lengths[order],
             [(place[positions], counts) for positions, counts in found],
-            (self.vectors @ vector)[order] if vector is not None else None,
+            (self.vectors @ wanted.vector)[order] if wanted.vector is not None else None,
             self.times[order],
             self.starts,
         )
-        scores, lexical = score(evidence)
+        scores = score(evidence)
         cosines = evidence.cosines
+        # All turns count as evidence, also for their neighbours; the times only decide which are shown.
+        best = np.argsort(-scores.total, kind="stable")
+        if wanted.is_timed:
+            best = best[wanted.covers(evidence.times[best])]
         return [
             Ranked(
                 pk=int(self.pks[order[i]]),
-                score=float(scores[i]),
-                lexical=float(lexical[i]),
+                score=float(scores.total[i]),
+                words=float(scores.words[i]),
+                nearby=float(scores.nearby[i]),
                 vector=None if cosines is None else float(cosines[i]),
             )
-            for i in np.argsort(-scores, kind="stable")[:limit]
+            for i in best[: wanted.limit]
         ]
 
     def positions(self, rows: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:

@@ -25,7 +25,7 @@ from memory_tasks.loading import needs_extra
 from memory_tasks.models import Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
-from memory_tasks.stores.features import SEQUENCE_BITS, FeatureRow, Ranked, ScopeRow, features_of
+from memory_tasks.stores.features import SEQUENCE_BITS, FeatureRow, Ranked, ScopeRow, Wanted, features_of
 from memory_tasks.stores.sqlite import SQLiteStore
 
 try:
@@ -172,26 +172,26 @@ class LeannStore(SQLiteStore):
             if found.name not in kept:
                 shutil.rmtree(found)
 
-    def _rank(
-        self, db: Any, scopes: Sequence[ScopeRow], wanted: Sequence[str], vector: Floats | None, limit: int
-    ) -> list[Ranked]:
+    def _rank(self, db: Any, scopes: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         snapshots = {scope[0]: snapshot for scope in scopes if (snapshot := self._snapshot(db, scope))}
-        if vector is None or not snapshots:
-            return super()._rank(db, scopes, wanted, vector, limit)
-        postings = {term: self._postings(db, [number for number, _, _ in scopes], term) for term in wanted}
-        proposed = set(_best_by_words(postings, max(CANDIDATES, 4 * limit)))
+        # An index proposes what is near at any time, so a part of the time is searched exactly.
+        if wanted.vector is None or wanted.is_timed or not snapshots:
+            return super()._rank(db, scopes, wanted)
+        postings = {term: self._postings(db, [number for number, _, _ in scopes], term) for term in wanted.terms}
+        most = max(CANDIDATES, 4 * wanted.limit)
+        proposed = set(_best_by_words(postings, most))
         for number, next_seq, _ in scopes:
             covered, name = snapshots.get(number, (0, ""))
             searcher = self._searcher(name) if name else None
             if searcher is None:
                 covered = 0
             else:
-                proposed.update(_nearest(searcher, vector, max(CANDIDATES, 4 * limit)))
+                proposed.update(_nearest(searcher, wanted.vector, most))
             proposed.update(range(number << SEQUENCE_BITS | covered, number << SEQUENCE_BITS | next_seq))
         around = sorted({pk + step for pk in proposed for step in (-1, 0, 1)})
         found = features_of([(number, self._rows(db, number, around)) for number, _, _ in scopes])
         chosen = set(found.pks.tolist())
-        return found.rank(wanted, lambda term: [row for row in postings[term] if row[0] in chosen], vector, limit)
+        return found.rank(wanted, lambda term: [row for row in postings[term] if row[0] in chosen])
 
     def _rows(self, db: Any, number: int, pks: Sequence[int]) -> list[FeatureRow]:
         mine = [pk for pk in pks if pk >> SEQUENCE_BITS == number]

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
@@ -17,7 +18,15 @@ from memory_tasks.loading import needs_extra
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
-from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, features_of
+from memory_tasks.stores.features import (
+    SEQUENCE_BITS,
+    FeatureCache,
+    FeatureRow,
+    Ranked,
+    ScopeRow,
+    Wanted,
+    features_of,
+)
 from memory_tasks.stores.records import (
     EMBED_CHARS,
     check_made_by,
@@ -225,44 +234,48 @@ class PgVectorStore:
                 )
 
     def search(
-        self, scope: Scope, query: str, limit: int, *, across: Across = "conversation", by_words: bool = False
+        self,
+        scope: Scope,
+        query: str,
+        limit: int,
+        *,
+        across: Across = "conversation",
+        by_words: bool = False,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> list[Hit]:
         if limit < 1:
             return []
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
-        wanted = list(dict.fromkeys(terms(query)))
+        wanted = Wanted(list(dict.fromkeys(terms(query))), vector, limit, since, until)
         user = _key(scope.user_id)
         with self._transaction(write=False) as db:
             rows = self._scopes(db, scope, across)
-            if vector is not None and any(next_seq >= LARGE for _, next_seq, _ in rows):
-                found = self._among_candidates(db, user, rows, wanted, vector, limit)
+            # An index proposes what is near at any time, so a part of the time is searched exactly.
+            if vector is not None and not wanted.is_timed and any(next_seq >= LARGE for _, next_seq, _ in rows):
+                found = self._among_candidates(db, user, rows, wanted)
             else:
                 features = self._cache.load(rows, partial(self._features, db, user))
                 numbers = [number for number, _, _ in rows]
-                found = features.rank(wanted, partial(self._postings, db, user, numbers), vector, limit)
-            return [
-                Hit(memory=self._memory(db, user, hit.pk), score=hit.score, lexical=hit.lexical, vector=hit.vector)
-                for hit in found
-            ]
+                found = features.rank(wanted, partial(self._postings, db, user, numbers))
+            return [row.hit(self._memory(db, user, row.pk)) for row in found]
 
-    def _among_candidates(
-        self, db: Any, user: bytes, rows: Sequence[tuple[int, int, int]], wanted: list[str], vector: Floats, limit: int
-    ) -> list[Ranked]:
+    def _among_candidates(self, db: Any, user: bytes, rows: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         """Rank what the index and the rarest words propose, with their neighbours, instead of everything."""
-        most = max(CANDIDATES, 4 * limit)
+        most = max(CANDIDATES, 4 * wanted.limit)
         proposed: set[int] = set()
         db.execute(f"set local hnsw.ef_search = {min(1000, most)}")
         for scope, _, _ in rows:
             near = db.execute(
                 # The scope's number stands in the text, because the planner has to see that the partial index fits.
                 f"select pk from turns where user_key = %s and scope = {scope} order by vector <=> %s limit %s",
-                (user, vector, most),
+                (user, wanted.vector, most),
             ).fetchall()
             said = db.execute(
                 "select pk from postings p join (select term, count(*) as turns from postings where user_key = %s "
                 "and scope = %s and term = any(%s) group by term) f using (term) where p.user_key = %s and "
                 "p.scope = %s group by pk order by sum(p.count / (f.turns + 10.0)) desc limit %s",
-                (user, scope, wanted, user, scope, most),
+                (user, scope, wanted.terms, user, scope, most),
             ).fetchall()
             proposed.update(pk for (pk,) in [*near, *said])
         around = sorted({pk + step for pk in proposed for step in (-1, 0, 1)})
@@ -271,13 +284,13 @@ class PgVectorStore:
             [(scope, read(scope << SEQUENCE_BITS, (scope + 1) << SEQUENCE_BITS)) for scope, _, _ in rows]
         )
         numbers = [number for number, _, _ in rows]
-        return found.rank(wanted, partial(self._postings, db, user, numbers, pks=found.pks.tolist()), vector, limit)
+        return found.rank(wanted, partial(self._postings, db, user, numbers, pks=found.pks.tolist()))
 
-    def _scopes(self, db: Any, scope: Scope, across: Across) -> list[tuple[int, int, int]]:
+    def _scopes(self, db: Any, scope: Scope, across: Across) -> list[ScopeRow]:
         where, values = "user_key = %s", [_key(scope.user_id)]
         if across == "conversation":
             where, values = f"{where} and conversation_key = %s", [*values, _key(scope.conversation_id)]
-        rows: list[tuple[int, int, int]] = db.execute(
+        rows: list[ScopeRow] = db.execute(
             f"select scope, next_seq, revision from scopes where {where} order by scope", values
         ).fetchall()
         return rows

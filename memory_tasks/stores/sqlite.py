@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from os import getpid
@@ -18,8 +19,7 @@ from memory_tasks.errors import (
 )
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.ranking import Floats
-from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow
+from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow, Wanted
 from memory_tasks.stores.records import (
     EMBED_CHARS,
     check_made_by,
@@ -187,29 +187,27 @@ class SQLiteStore:
         db.execute("update scopes set revision = revision + 1 where scope = ?", (scope,))
 
     def search(
-        self, scope: Scope, query: str, limit: int, *, across: Across = "conversation", by_words: bool = False
+        self,
+        scope: Scope,
+        query: str,
+        limit: int,
+        *,
+        across: Across = "conversation",
+        by_words: bool = False,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> list[Hit]:
         if limit < 1:
             return []
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
-        wanted = list(dict.fromkeys(terms(query)))
+        wanted = Wanted(list(dict.fromkeys(terms(query))), vector, limit, since, until)
         with self._read() as db:
-            hits = self._rank(db, self._scopes(db, scope, across), wanted, vector, limit)
-            return [
-                Hit(memory=self._memory(db, hit.pk), score=hit.score, lexical=hit.lexical, vector=hit.vector)
-                for hit in hits
-            ]
+            ranked = self._rank(db, self._scopes(db, scope, across), wanted)
+            return [row.hit(self._memory(db, row.pk)) for row in ranked]
 
-    def _rank(
-        self,
-        db: sqlite3.Connection,
-        scopes: Sequence[ScopeRow],
-        wanted: Sequence[str],
-        vector: Floats | None,
-        limit: int,
-    ) -> list[Ranked]:
+    def _rank(self, db: sqlite3.Connection, scopes: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         found = self._cache.load(scopes, partial(self._features, db))
-        return found.rank(wanted, lambda term: self._postings(db, found.scopes, term), vector, limit)
+        return found.rank(wanted, partial(self._postings, db, found.scopes))
 
     def _features(self, db: sqlite3.Connection, first: int, last: int) -> list[FeatureRow]:
         return db.execute(

@@ -5,14 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from memory_tasks import TurnFailedError
+from memory_tasks import Memory, Scope, TurnFailedError
 from memory_tasks.cli import app
 from tests.conditions import wait_for
+from tests.conftest import make_turn
 from tests.system import System
 from workers.valkey import free_port
 
@@ -128,6 +130,34 @@ def test_status_and_failed(threads_on_redis: System) -> None:
     code, output = run(system, "status", "drop me")
     assert code == 1
     assert "UnknownTurnError" in output
+
+
+def test_recall_shows_what_would_be_recalled_and_why_the_rest_is_not(own_system: System) -> None:
+    scope = Scope(user_id="ann", conversation_id="c1")
+    turns = [("t1", "I like green tea", 1), ("t2", "i like green tea!", 2)]
+    turns += [(f"t{day}", f"invoice number {day} is due", day) for day in range(3, 8)]
+    own_system.service.long_term.upsert(
+        [
+            Memory(scope=scope, turn=make_turn(id, text, "", created_at=datetime(2024, 5, day, tzinfo=UTC)))
+            for id, text, day in turns
+        ]
+    )
+    named = ("--user", "ann", "--conversation", "c1")
+    code, output = run(own_system, "recall", "Which tea do I like?", *named)
+    assert code == 0
+    assert output.lower().count("i like green tea") == 1
+    assert "invoice number 7" not in output
+    explained = run(own_system, "recall", "Which tea do I like?", *named, "--explain")[1]
+    assert "not recalled: a recent turn or a better memory says the same" in explained
+    assert "below RECALL_MIN_RELEVANCE" in explained
+    assert "t1" not in run(own_system, "recall", "Which tea?", *named, "--until", "2024-05-01")[1]
+    assert "like green tea!" in run(own_system, "recall", "Which tea?", *named, "--since", "2024-05-02")[1]
+    closest = run(own_system, "recall", "xylophone", *named)[1]
+    assert "Nothing is recalled. This came closest:" in closest
+    assert (
+        "Nothing is in long-term memory there."
+        in run(own_system, "recall", "x", "--user", "a", "--conversation", "b")[1]
+    )
 
 
 def test_no_dead_letters_is_said_in_words(own_system: System) -> None:

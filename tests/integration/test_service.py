@@ -96,6 +96,32 @@ def test_memories_are_capped_and_other_turns_fill_their_places(
     assert len(service.reply(ask(scope, "tea?")).memories) == 4
 
 
+def test_when_nothing_fits_the_reply_says_what_came_closest(
+    service: MemoryService, store: SQLiteStore, model: Model, scope: Scope
+) -> None:
+    store.upsert([Memory(scope=scope, turn=make_turn("old", "tea at noon", "noted"))])
+    reply = service.reply(ask(scope, "xylophone"))
+    assert reply.memories == []
+    assert reply.closest
+    assert reply.closest.hit.memory.turn.turn_id == "old"
+    assert "RECALL_MIN_RELEVANCE" in (reply.closest.refused or "")
+    assert len(model.asked[0]) == 2
+    assert service.reply(ask(scope, "tea at noon?")).closest is None
+
+
+def test_only_memories_of_the_allowed_age_are_recalled(
+    working: RedisWorkingStore, store: SQLiteStore, model: Model, scope: Scope
+) -> None:
+    at = datetime(2024, 5, 8, tzinfo=UTC)
+    for turn_id, days in (("old", 40), ("new", 20)):
+        turn = make_turn(turn_id, f"tea {turn_id}", created_at=at - timedelta(days=days))
+        store.upsert([Memory(scope=scope, turn=turn)])
+    config = MemoryConfig(recall_max_age=timedelta(days=30).total_seconds())
+    service = MemoryService(config, working=working, long_term=store, completer=model)
+    found = service.recall(ask(scope, "tea", created_at=at)).memories
+    assert [hit.memory.turn.turn_id for hit in found] == ["new"]
+
+
 def test_the_recall_policy_decides_whether_to_search(
     working: RedisWorkingStore, store: SQLiteStore, model: Model, scope: Scope
 ) -> None:

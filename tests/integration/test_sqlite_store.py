@@ -59,7 +59,7 @@ def test_any_language_is_found_by_its_words(store: SQLiteStore, text: str, query
     store.upsert([memory("wanted", text)] + [memory(f"t{n}", f"nothing about that, number {n}") for n in range(20)])
     best = store.search(ANN, query, 1)[0]
     assert best.memory.turn.turn_id == "wanted"
-    assert best.lexical > 0
+    assert best.words
 
 
 def test_meaning_finds_what_words_do_not(store: SQLiteStore) -> None:

@@ -73,7 +73,7 @@ def test_sentence_transformers_models_are_adapted(monkeypatch: pytest.MonkeyPatc
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def get_sentence_embedding_dimension(self) -> int:
+        def get_embedding_dimension(self) -> int:
             return 2
 
         def encode(self, texts: list[str], **_: Any) -> Any:
