@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from memory_tasks.connection import Scripts, as_text, reaching
+from memory_tasks.connection import reaching
 from memory_tasks.errors import StaleTurnError
 from memory_tasks.keys import Keys, scope_tag
 from memory_tasks.ledger import Ledger, TurnRef
 from memory_tasks.models import Forgotten, Scope
 from memory_tasks.ports import LongTermStore, WorkingStore
+from memory_tasks.scripts import Scripts, as_text
 
 POLL_SECONDS = 0.02
 
@@ -69,18 +70,10 @@ class Writers:
         key = self._keys.user(user_id).writers
         with reaching(self._client):
             members = [as_text(member) for member in self._client.zrange(key, 0, -1)]
-            left = {m for m in members if scope is None or m.partition(" ")[0] == scope_tag(scope)}
-            pause = threading.Event()
-            while left:
-                seconds, micros = self._client.time()
-                now = seconds * 1000 + micros // 1000
-                scores = {member: self._client.zscore(key, member) for member in left}
-                for member, until in scores.items():
-                    if until is None or until < now:
-                        self._client.zrem(key, member)
-                        left.discard(member)
-                if left:
-                    pause.wait(POLL_SECONDS)
+        left = {m for m in members if scope is None or m.partition(" ")[0] == scope_tag(scope)}
+        pause = threading.Event()
+        while left := {member for member in left if self._scripts("writer", [key, key], ["look", member])}:
+            pause.wait(POLL_SECONDS)
 
 
 class Forgetting:

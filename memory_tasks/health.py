@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from memory_tasks.connection import durability_warnings, reaching
+from memory_tasks.connection import durability_warnings, infos, reaching, server_time
 from memory_tasks.errors import MemoryTasksError
 from memory_tasks.models import now
 from memory_tasks.registry import overview
@@ -97,11 +97,11 @@ def checks(client: "MemoryClient") -> Iterator[Check]:
 
 
 def _redis(client: "MemoryClient") -> Check:
-    with reaching(client.redis):
-        server: Any = client.redis.info("server")
-    version = str(server.get("valkey_version") or server["redis_version"])
-    old = tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS
-    return Check("Redis", version, "upgrade to Redis 6.2 or Valkey 7.2" if old else "")
+    servers = infos(client.redis, "server")
+    versions = {str(server.get("valkey_version") or server["redis_version"]) for server in servers}
+    old = any(tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS for version in versions)
+    shown = f"{', '.join(sorted(versions))}{f' on {len(servers)} masters' if len(servers) > 1 else ''}"
+    return Check("Redis", shown, "upgrade to Redis 6.2 or Valkey 7.2" if old else "")
 
 
 def _durability(client: "MemoryClient") -> Check:
@@ -110,9 +110,7 @@ def _durability(client: "MemoryClient") -> Check:
 
 
 def _clock(client: "MemoryClient") -> Check:
-    with reaching(client.redis):
-        seconds, micros = client.redis.time()
-    skew = time.time() - (seconds + micros / 1e6)
+    skew = time.time() - server_time(client.redis)
     remedy = "set the clock: Celery's expiry of periodic tasks depends on it" if abs(skew) > CLOCK_SECONDS else ""
     return Check("clock", f"{skew:+.1f} s from Redis", remedy)
 

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
-from memory_tasks.connection import Scripts, as_text, reaching
+from memory_tasks.connection import reaching
 from memory_tasks.errors import UnknownTurnError
 from memory_tasks.keys import Keys, TurnKeys, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
+from memory_tasks.scripts import Scripts, as_text
 from memory_tasks.settings import Settings
 
 EVENTS_PER_TURN = 10_000

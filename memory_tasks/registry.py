@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from memory_tasks.connection import as_text, reaching
+from memory_tasks.connection import reaching
 from memory_tasks.keys import Keys, parse_scope_tag
 from memory_tasks.models import Record, Scope
+from memory_tasks.scripts import as_text
 
 
 class Overview(Record):

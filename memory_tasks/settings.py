@@ -144,6 +144,12 @@ class Settings(BaseSettings, MemoryConfig):
             if low >= high and not (lower == "retry_base" and low == high):
                 raise SettingsError(f"{lower} ({low:g}) must be smaller than {higher} ({high:g}): {why}")
 
+        if self.broker_url is None and "+" in self.redis_url.partition("://")[0]:
+            raise SettingsError(
+                "broker_url must be given when redis_url is a Redis Cluster or a Sentinel service: Celery needs a "
+                "broker of its own, like amqp://host//"
+            )
+
     @property
     def broker(self) -> str:
         """The broker's URL."""

@@ -4,6 +4,7 @@ import random
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class EmbeddedValkey:
     Args:
         folder: Where its files are; made when missing.
         port: A free one when not given.
+        options: Server options that differ.
 
     Example:
         >>> with EmbeddedValkey(Path("data")) as valkey:
@@ -29,8 +31,9 @@ class EmbeddedValkey:
         True
     """
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, options: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._options = options or {}
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,6 +64,7 @@ class EmbeddedValkey:
             "appendfsync": "everysec",
             "save": "",
             "maxmemory-policy": "noeviction",
+            **self._options,
         }
         log = self.folder / "valkey.log"
         with log.open("ab") as output:
@@ -74,7 +78,7 @@ class EmbeddedValkey:
                 stderr=output,
                 start_new_session=True,
             )
-        with redis.Redis(port=self.port) as client:
+        with redis.Redis(port=self.port, password=self._options.get("requirepass")) as client:
             try:
                 # While it reads its append-only file it answers with BusyLoadingError, a ConnectionError.
                 for attempt in Retrying(

@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from memory_tasks.connection import Scripts, as_text, reaching
+from memory_tasks.connection import reaching
 from memory_tasks.errors import InvalidInputError, StaleTurnError, StoreUnavailableError
 from memory_tasks.keys import Keys, ScopeKeys, parse_scope_tag
 from memory_tasks.models import Scope, Turn
+from memory_tasks.scripts import Scripts, as_text
 
 logger = logging.getLogger(__name__)
 _ID = TypeAdapter(str)

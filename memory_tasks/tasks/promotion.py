@@ -5,9 +5,9 @@ import random
 
 from celery import Celery
 
-from memory_tasks.connection import Scripts
 from memory_tasks.keys import Keys
 from memory_tasks.models import Scope
+from memory_tasks.scripts import Scripts
 from memory_tasks.tasks.publisher import QUEUES
 from memory_tasks.tasks.runtime import Runtime
 

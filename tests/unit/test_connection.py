@@ -17,7 +17,17 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-@pytest.mark.parametrize("url", ["http://app:secret@db", "redis://db:port/0"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://app:secret@db",
+        "redis://db:port/0",
+        "redis+cluster://app:secret@db",
+        "redis+other://db:1",
+        "redis+sentinel://app:secret@db:1",
+        "redis+sentinel://db:1/service?password=secret",
+    ],
+)
 def test_a_url_nobody_understands_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="MEMORY_TASKS_REDIS_URL") as failure:
         connect(url)
