@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import redis.asyncio
 from celery import Celery
 
+from memory_tasks import telemetry
 from memory_tasks.connection import connect, connect_async
 from memory_tasks.errors import UnknownTurnError
 from memory_tasks.forgetting import Forgetting, Writers
@@ -105,9 +106,12 @@ class MemoryClient:
             remember=remember,
             **{name: value for name, value in optional.items() if value is not None},
         )
-        ref, publish = self.ledger.accept(request)
-        if publish:
-            self._publisher.try_publish(ref)
+        with telemetry.span("accept", turn=request.turn_id, scope=telemetry.scope_hash(request.scope)):
+            accepted = self.ledger.accept(request, telemetry.trace_headers())
+            if accepted.is_active:
+                self._publisher.try_publish(accepted.ref)
+        if accepted.is_new:
+            telemetry.ACCEPTED.inc()
         return PendingReply(self, request.scope, request.turn_id)
 
     async def areply(

@@ -18,7 +18,7 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from memory_tasks.errors import SettingsError, StoreUnavailableError
+from memory_tasks.errors import NewerFormatError, SettingsError, StoreUnavailableError
 
 
 def without_password(url: str) -> str:
@@ -192,6 +192,10 @@ def reaching(client: Any) -> Iterator[None]:
         # Redis quotes the arguments of a failed command in some messages: the code it begins with has to do.
         kind = type(error).__name__
         code = str(error).partition(" ")[0]
+        if code == "NEWERFORMAT":
+            raise NewerFormatError(
+                f"Redis at {where(client)} has a turn that a newer version of memory-tasks wrote: upgrade this one"
+            ) from None
         detail = f": {code}" if code.isupper() else ""
         if isinstance(error, redis.ConnectionError | redis.TimeoutError | RedisClusterException):
             detail = f": {error}"

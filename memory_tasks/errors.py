@@ -30,6 +30,18 @@ class IndexMismatchError(MemoryTasksError):
     """A long-term store was made by another embedder, dimension or newer format."""
 
 
+class SealingMismatchError(IndexMismatchError):
+    """A long-term store was made with encryption and is opened without, or the other way round."""
+
+
+class SealError(MemoryTasksError):
+    """A text is encrypted, and no key given opens it."""
+
+
+class NewerFormatError(MemoryTasksError):
+    """Something was written by a newer version of memory-tasks. It stays as it is until that version reads it."""
+
+
 class IsolationError(MemoryTasksError):
     """A store returned a memory of another scope. The turn is stopped before anybody sees it."""
 
@@ -115,6 +127,10 @@ class UnknownTurnError(MemoryTasksError, LookupError):
 
 class ReplyTimeoutError(MemoryTasksError, TimeoutError):
     """The answer did not arrive in time. The turn goes on; ask again with the same handle."""
+
+
+class MalformedMessageError(MemoryTasksError):
+    """A message of the broker is none that we have sent. It is rejected and counted; no turn is touched."""
 
 
 class StaleTurnError(MemoryTasksError):

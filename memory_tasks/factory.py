@@ -6,6 +6,7 @@ from typing import Any
 from memory_tasks.completers import load_completer
 from memory_tasks.connection import connect
 from memory_tasks.loading import import_attribute
+from memory_tasks.sealing import Sealer
 from memory_tasks.service import MemoryService
 from memory_tasks.settings import Settings
 from memory_tasks.stores import load_long_term
@@ -23,6 +24,7 @@ def working_from_settings(settings: Settings, client: Any = None) -> RedisWorkin
         client or connect(settings.redis_url),
         prefix=settings.prefix,
         max_turns=settings.max_turns,
+        sealer=Sealer.of(settings),
         promotion=Promotion(after=timedelta(seconds=settings.promote_after), overflow=settings.max_overflow),
     )
 

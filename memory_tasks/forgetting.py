@@ -131,7 +131,10 @@ class Forgetting:
         """
         needles = {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
         with reaching(self._client):
-            redis = sum(_holds(self._values(key), needles) for key in self._client.scan_iter("*", 1000))
+            redis = sum(
+                _holds(map(self._ledger.sealer.reveal, self._values(key)), needles)
+                for key in self._client.scan_iter("*", 1000)
+            )
         memories = sum(
             _holds((m.turn.user_message, m.turn.assistant_message), needles) for m in self._long_term.export()
         )

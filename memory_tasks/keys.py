@@ -41,6 +41,15 @@ def parse_turn_tag(tag: str) -> tuple[Scope, str]:
     return parse_scope_tag(scope), unquote(turn)
 
 
+def is_turn_tag(tag: str) -> bool:
+    """Whether it is one, and not something that a stranger has written there."""
+    try:
+        scope, turn_id = parse_turn_tag(tag)
+    except ValueError:
+        return False
+    return f"{scope_tag(scope)}:{encode(turn_id)}" == tag
+
+
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
     """The indexes of one shard."""
@@ -166,6 +175,11 @@ class Keys:
     def swept(self) -> str:
         """String that exists as long as the sweep runs."""
         return f"{self.prefix}:swept"
+
+    @property
+    def carrier(self) -> str:
+        """String: the key that encrypts answers which travel in a message because the ledger can't be written."""
+        return f"{self.prefix}:carrier"
 
     def shard(self, number: int) -> ShardKeys:
         """The indexes of shard 0 to 63."""

@@ -1,17 +1,22 @@
 """The ledger: the saved state of every accepted turn, and the mailbox that keeps a conversation in order."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
 from memory_tasks.connection import reaching
 from memory_tasks.errors import UnknownTurnError
-from memory_tasks.keys import Keys, TurnKeys, parse_turn_tag
+from memory_tasks.keys import Keys, TurnKeys, is_turn_tag, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
 from memory_tasks.scripts import Scripts, as_text
+from memory_tasks.sealing import Sealer, new_key
 from memory_tasks.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 EVENTS_PER_TURN = 10_000
 """Chunks kept of one answer; a reader that comes later gets the rest with the whole answer."""
@@ -42,6 +47,21 @@ class Begun:
     """How often the step has failed so far."""
     call: int = 0
     """Number of this call of the model, from 1."""
+    waiting: int = 0
+    """Turns that wait behind this one."""
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """Of the request that was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of a message."""
+
+    ref: TurnRef
+    is_new: bool
+    """Whether the turn was not known before."""
+    is_active: bool
+    """Whether it is its turn now, so that the caller should publish it."""
 
 
 class TurnStatus(Record):
@@ -74,6 +94,8 @@ class Ledger:
         self._client = client
         self._scripts = Scripts(client)
         self._settings = settings
+        self.sealer = Sealer.of(settings)
+        self._carrier: Sealer | None = None
         self.keys = Keys(settings.prefix)
         self._grace = _ms(settings.republish_after)
         self._ttl = _ms(settings.result_ttl)
@@ -81,21 +103,27 @@ class Ledger:
     def _call(self, command: str, keys: TurnKeys, epoch: int | str, *args: str | int | float) -> Any:
         return self._scripts("ledger", _key_list(keys), [command, keys.tag, epoch, *args])
 
+    def _sealed(self, record: Record) -> str:
+        return self.sealer.seal(record.model_dump_json())
+
     def _turn(self, ref: TurnRef) -> TurnKeys:
         return self.keys.turn(ref.scope, ref.turn_id)
 
-    def accept(self, request: ReplyRequest) -> tuple[TurnRef, bool]:
+    def accept(self, request: ReplyRequest, trace: Mapping[str, str] | None = None) -> Accepted:
         """Save the request and put it into its conversation's mailbox. The same turn id again changes nothing.
 
-        Returns:
-            The turn, and whether it is its turn now, so that the caller should publish it.
+        Args:
+            request: The message.
+            trace: Of the caller, for the steps that follow.
 
         Raises:
             StoreUnavailableError: Nothing is known to be accepted; accept again with the same turn id.
         """
         keys = self.keys.turn(request.scope, request.turn_id)
-        _, epoch, publish = self._call("accept", keys, "", request.model_dump_json(), self._grace)
-        return TurnRef(scope=request.scope, turn_id=request.turn_id, epoch=int(epoch)), bool(publish)
+        traced = json.dumps(trace) if trace else ""
+        new, epoch, publish = self._call("accept", keys, "", self._sealed(request), self._grace, traced)
+        ref = TurnRef(scope=request.scope, turn_id=request.turn_id, epoch=int(epoch))
+        return Accepted(ref, is_new=bool(new), is_active=bool(publish))
 
     def begin(self, ref: TurnRef, step: Step, token: str = "") -> Begun:
         """Ask to do a step. Only "go" allows it.
@@ -118,19 +146,21 @@ class Ledger:
         )
         if answer[0] != "go":
             return Begun(answer[0], next=_next(answer[1] if len(answer) > 1 else ""))
-        _, request, context, reply, attempts, call = answer
+        _, request, context, reply, attempts, call, waiting, trace = answer
         return Begun(
             "go",
-            request=ReplyRequest.model_validate_json(request),
-            recall=Recall.model_validate_json(context) if context else None,
-            reply=Reply.model_validate_json(reply) if reply else None,
+            request=ReplyRequest.model_validate_json(self.sealer.open(request)),
+            recall=Recall.model_validate_json(self.sealer.open(context)) if context else None,
+            reply=Reply.model_validate_json(self.sealer.open(reply)) if reply else None,
             attempts=attempts,
             call=call,
+            waiting=waiting,
+            trace=json.loads(trace) if trace else {},
         )
 
     def recalled(self, ref: TurnRef, recall: Recall) -> bool:
         """Save what was recalled. False when the turn has moved on or was forgotten."""
-        return bool(self._call("recalled", self._turn(ref), ref.epoch, recall.model_dump_json(), self._grace))
+        return bool(self._call("recalled", self._turn(ref), ref.epoch, self._sealed(recall), self._grace))
 
     def renew(self, ref: TurnRef, token: str) -> bool:
         """Keep the completion lease for another while. False when the call is not ours any more."""
@@ -138,16 +168,35 @@ class Ledger:
 
     def chunk(self, ref: TurnRef, token: str, text: str, call: int) -> bool:
         """Add a piece of the answer to the turn's event stream. False when the call is not ours any more."""
-        return bool(self._call("chunk", self._turn(ref), ref.epoch, token, text, call, EVENTS_PER_TURN, self._ttl))
+        field = "sealed" if self.sealer.is_on else "text"
+        text = self.sealer.seal(text)
+        return bool(
+            self._call("chunk", self._turn(ref), ref.epoch, token, field, text, call, EVENTS_PER_TURN, self._ttl)
+        )
 
     def completed(self, ref: TurnRef, reply: Reply) -> bool:
         """Save the answer; the first one saved is the answer. False when the turn was forgotten."""
-        outcome: int = self._call("completed", self._turn(ref), ref.epoch, reply.model_dump_json(), self._grace)
+        outcome: int = self._call("completed", self._turn(ref), ref.epoch, self._sealed(reply), self._grace)
         return outcome >= 0
 
-    def persisted(self, ref: TurnRef, *, long_term_pending: bool) -> TurnRef | None:
-        """Say that working memory has the turn. The next turn of the conversation becomes active and is returned."""
-        _, follower = self._call(
+    def carrier(self) -> Sealer:
+        """What encrypts an answer that has to travel through the broker: its key is known to Redis alone.
+
+        Asks Redis once. Call it before the ledger may be unreachable.
+        """
+        if self._carrier is None:
+            with reaching(self._client):
+                self._client.set(self.keys.carrier, new_key(), nx=True)
+                self._carrier = Sealer([as_text(self._client.get(self.keys.carrier))])
+        return self._carrier
+
+    def persisted(self, ref: TurnRef, *, long_term_pending: bool) -> tuple[bool, TurnRef | None]:
+        """Say that working memory has the turn.
+
+        Returns:
+            Whether that was news, and the next turn of the conversation, which has become active.
+        """
+        first, follower = self._call(
             "persisted",
             self._turn(ref),
             ref.epoch,
@@ -156,7 +205,7 @@ class Ledger:
             self._ttl,
             self._grace,
         )
-        return _next(follower)
+        return bool(first), _next(follower)
 
     def settled(self, ref: TurnRef, *, promoted: bool) -> None:
         """Say that the turn's own write into long-term memory is done, or was not needed after all."""
@@ -182,8 +231,14 @@ class Ledger:
 
     def due(self) -> list[str]:
         """Tags of turns that need attention, a page of each shard, claimed so that no other sweep takes them too."""
-        calls = [([shard.sweep], [PAGE, self._grace]) for shard in self.keys.shards()]
-        return [tag for tags in self._scripts.each("claim", calls) for tag in tags]
+        shards = self.keys.shards()
+        found = self._scripts.each("claim", [([shard.sweep], [PAGE, self._grace]) for shard in shards])
+        for shard, tags in zip(shards, found, strict=True):
+            if strange := [tag for tag in tags if not is_turn_tag(tag)]:
+                logger.error("removed %d names from %s that are none of ours", len(strange), shard.sweep)
+                with reaching(self._client):
+                    self._client.zrem(shard.sweep, *strange)
+        return [tag for tags in found for tag in tags if is_turn_tag(tag)]
 
     def republish(self, tag: str) -> tuple[TurnRef | None, State | None]:
         """The turn behind a tag and the state to go on from, when something is left to do for it.
@@ -209,8 +264,8 @@ class Ledger:
         for shard in self.keys.shards():
             with reaching(self._client):
                 tags = self._client.zrange(shard.dead, 0, -1)
-            for tag in tags:
-                scope, turn_id = parse_turn_tag(as_text(tag))
+            for tag in filter(is_turn_tag, map(as_text, tags)):
+                scope, turn_id = parse_turn_tag(tag)
                 status = self.find(scope, turn_id)
                 if status is not None:
                     yield status
@@ -271,7 +326,7 @@ class Ledger:
         """The saved answer, or None while there is none."""
         with reaching(self._client):
             saved = self._client.hget(self.keys.turn(scope, turn_id).entry, "reply")
-        return Reply.model_validate_json(saved) if saved else None
+        return Reply.model_validate_json(self.sealer.open(as_text(saved))) if saved else None
 
     def status(self, scope: Scope, turn_id: str) -> TurnStatus:
         """The saved state of a turn.

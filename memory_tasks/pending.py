@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from memory_tasks.errors import ReplyTimeoutError, TurnFailedError
-from memory_tasks.events import BEGINNING, BLOCK_MS, Event, afollow, aread, follow, read
+from memory_tasks.events import BEGINNING, BLOCK_MS, Event, Events
 from memory_tasks.ledger import TurnStatus
 from memory_tasks.models import Reply, Scope
 
@@ -27,7 +27,7 @@ class PendingReply:
         self._client = client
         self.scope = scope
         self.turn_id = turn_id
-        self._key = client.keys.turn(scope, turn_id).events
+        self._events = Events(client.keys.turn(scope, turn_id).events, client.ledger.sealer)
 
     def __repr__(self) -> str:
         return f"PendingReply({self.turn_id!r})"
@@ -80,7 +80,7 @@ class PendingReply:
         Raises:
             UnknownTurnError: The turn was forgotten, or finished longer than `result_ttl` ago.
         """
-        for batch in follow(self._client.redis, self._key, after):
+        for batch in self._events.follow(self._client.redis, after):
             yield from batch
             if self._is_over(batch, self.status() if not batch else None):
                 return
@@ -107,7 +107,7 @@ class PendingReply:
 
     async def aevents(self, after: str = BEGINNING) -> AsyncIterator[Event]:
         """Like `events`, without blocking the event loop."""
-        async for batch in afollow(self._client.aredis(), self._key, after):
+        async for batch in self._events.afollow(self._client.aredis(), after):
             for event in batch:
                 yield event
             if self._is_over(batch, await self.astatus() if not batch else None):
@@ -126,18 +126,18 @@ class PendingReply:
 
     def _await_event(self, deadline: float, after: str, *types: str) -> str:
         """Read until an event of one of these types, or for a second; the id to read on from."""
-        events = read(self._client.redis, self._key, after, self._block(deadline))
+        events = self._events.read(self._client.redis, after, self._block(deadline))
         while events and not any(event.type in types for event in events):
             after = events[-1].id
-            events = read(self._client.redis, self._key, after, self._block(deadline))
+            events = self._events.read(self._client.redis, after, self._block(deadline))
         return events[-1].id if events else after
 
     async def _aawait_event(self, deadline: float, after: str, *types: str) -> str:
         client = self._client.aredis()
-        events = await aread(client, self._key, after, self._block(deadline))
+        events = await self._events.aread(client, after, self._block(deadline))
         while events and not any(event.type in types for event in events):
             after = events[-1].id
-            events = await aread(client, self._key, after, self._block(deadline))
+            events = await self._events.aread(client, after, self._block(deadline))
         return events[-1].id if events else after
 
     def _block(self, deadline: float) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from memory_tasks.connection import reaching
+from memory_tasks.connection import reaching, server_time
 from memory_tasks.errors import PartialWriteError
 from memory_tasks.keys import Keys
 from memory_tasks.models import Memory, Record, Scope, Turn
@@ -24,6 +24,8 @@ class Promoted(Record):
     """Turns that could not be stored and stay in working memory, with the class name of the error."""
     more: bool
     """Whether there may be more to move."""
+    oldest: datetime | None = None
+    """When the oldest of the moved turns was said."""
 
 
 def _nowhere(_: str) -> None:
@@ -48,7 +50,8 @@ def move(
     checkpoint("promote.upserted")
     stored = [turn.turn_id for turn in turns if turn.turn_id not in failed]
     promoted = working.remove(scope, stored) if stored else 0
-    return Promoted(promoted=promoted, failed=failed, more=bool(stored))
+    oldest = min((turn.created_at for turn in turns if turn.turn_id not in failed), default=None)
+    return Promoted(promoted=promoted, failed=failed, more=bool(stored), oldest=oldest)
 
 
 class Promoter:
@@ -88,12 +91,12 @@ class Promoter:
             StaleTurnError: Forget gave up waiting for this write, which was undone.
         """
         settings, keys = self._settings, self._keys.scope(scope)
+        present = server_time(self._client)
         with reaching(self._client):
-            seconds, micros = self._client.time()
             # From here on a dead worker holds the scope up for as long as a step may take, not for the whole claim.
-            self._client.zadd(keys.shard.due, {keys.tag: (seconds + settings.step_timeout) * 1000}, xx=True)
+            self._client.zadd(keys.shard.due, {keys.tag: int((present + settings.step_timeout) * 1000)}, xx=True)
             excess = self._client.llen(keys.turns) - settings.max_turns
-        before = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros, milliseconds=1)
+        before = datetime.fromtimestamp(present, UTC) + timedelta(milliseconds=1)
         limit = settings.promote_batch
         if whatever_age:
             pass

@@ -64,7 +64,7 @@ class MemoryService:
         self.long_term = long_term
         self.completer = completer
         self.scorer: ImportanceScorer = scorer or KeywordScorer(config.keywords)
-        self._recaller = Recaller(config, working, long_term, recall_policy)
+        self.recall_policy = recall_policy
 
     def reply(self, request: ReplyRequest) -> Reply:
         """Recall, complete and persist one message.
@@ -100,7 +100,7 @@ class MemoryService:
             RecallError: A store could not be read.
             IsolationError: The long-term store answered with a memory of another scope.
         """
-        return self._recaller.recall(request)
+        return Recaller(self.config, self.working, self.long_term, self.recall_policy).recall(request)
 
     def complete(self, request: ReplyRequest, recall: Recall, sink: Callable[[str], None] = _ignore) -> Completion:
         """Call the model once.

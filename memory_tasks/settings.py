@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -38,6 +38,9 @@ class Settings(BaseSettings, MemoryConfig):
     redis_url: Url = Field("redis://localhost:6379/0", description="Redis of the ledger and working memory.")
     broker_url: Url | None = Field(None, description="Celery's broker; `redis_url` when not given.")
     prefix: str = Field("memory-tasks", pattern=r"^[A-Za-z0-9_.:-]+$", description="Beginning of every Redis key.")
+    encryption_keys: SecretStr | None = Field(
+        None, description="Fernet keys, newest first, separated by commas: texts are encrypted wherever they are kept."
+    )
     long_term_url: str = Field(
         "sqlite:///memory-tasks-data/memory.db", description="Long-term store, or package.module:factory."
     )
@@ -85,6 +88,13 @@ class Settings(BaseSettings, MemoryConfig):
     sweep_interval: float = Field(1, gt=0, description="How often beat looks for turns that need attention.")
     visibility_timeout: float = Field(
         600, gt=0, description="Redis as broker: when an unacknowledged task is sent again."
+    )
+    metrics_port: int | None = Field(
+        None, ge=1, le=65_535, description="Port on which a worker answers Prometheus; none when not given."
+    )
+    metrics_address: str = Field("127.0.0.1", description="Address for that; 0.0.0.0 in a container.")
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description='Of worker and beat; "auto" is text on a terminal and JSON elsewhere.'
     )
     result_ttl: float = Field(86_400, gt=0, description="How long finished turns stay readable in the ledger.")
 

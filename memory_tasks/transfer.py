@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnavailableError
 from memory_tasks.models import Identifier, Memory, Scope, Turn, describe, new_turn_id, now
@@ -19,8 +19,19 @@ PAGE = 256
 Tier = Literal["working", "long_term"]
 
 
+FORMAT = 1
+
+
+def _readable(version: int) -> int:
+    if version > FORMAT:
+        raise ValueError(f"the file has format {version}, this version reads {FORMAT}: upgrade memory-tasks")
+    return version
+
+
 class Line(Turn):
-    """One turn of a file: the turn, its scope, and the tier it was in."""
+    """One turn of a file: the turn, its scope, the tier it was in, and the format of the line."""
+
+    v: Annotated[int, AfterValidator(_readable)] = FORMAT
 
     user_id: Identifier
     conversation_id: Identifier

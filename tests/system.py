@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,21 @@ class System:
     Args:
         folder: Logs, the long-term store, the model's calls and the faults.
         redis_url: A running server.
+        module: Of the Celery app.
+        variables: More environment variables of its processes.
         settings: Settings that differ from `FAST`.
     """
 
-    def __init__(self, folder: Path, redis_url: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        redis_url: str,
+        module: str = "tests.worker",
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
+        self._module = module
         self.faults = folder / "faults"
         self.faults.mkdir(parents=True, exist_ok=True)
         (folder / "calls").touch()
@@ -54,6 +65,7 @@ class System:
             model.CALLS: str(folder),
             FAULTS: str(self.faults),
             "PYTHONUNBUFFERED": "1",
+            **(variables or {}),
         }
         self.client = MemoryClient(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -108,7 +120,7 @@ class System:
     def _start(self, name: str, *arguments: str, wrapper: tuple[str, ...] = ()) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "celery", "-A", "tests.worker", *arguments, "--loglevel", "INFO"],
+                [*wrapper, sys.executable, "-m", "celery", "-A", self._module, *arguments, "--loglevel", "INFO"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

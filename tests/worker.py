@@ -11,6 +11,7 @@ from memory_tasks.factory import service_from_settings
 from memory_tasks.tasks import reply
 from memory_tasks.tasks.publisher import configure
 from tests.faults import FAULTS, FaultyStore, checkpoint
+from workers import logs
 
 
 def service(settings: Settings) -> MemoryService:
@@ -25,6 +26,7 @@ def service(settings: Settings) -> MemoryService:
 if "TEST_SAVE_PATIENCE" in os.environ:
     reply.SAVE_PATIENCE = float(os.environ["TEST_SAVE_PATIENCE"])
 settings = Settings.load()
+logs.install(settings)
 app = configure(Celery("memory_tasks"), settings)
 app.conf.beat_schedule = beat_schedule(settings)
 register(app, service, settings, checkpoint=checkpoint)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors, explained
 from memory_tasks.client import MemoryClient
+from memory_tasks.errors import SealingMismatchError
 from memory_tasks.models import ReplyRequest, Scope, now
 
 app = typer.Typer()
@@ -139,10 +140,17 @@ def migrate(
     from memory_tasks.transfer import migrate as copy
 
     with explained(), Progress(console=errors) as progress:
-        stores = [load_long_term(Settings.load(long_term_url=url)) for url in (source, target)]
+        try:
+            old = load_long_term(Settings.load(long_term_url=source))
+        except SealingMismatchError:
+            if not Settings.load().encryption_keys:
+                raise
+            # The way to encrypt what was stored before there were keys.
+            old = load_long_term(Settings.load(long_term_url=source, encryption_keys=None))
+        new = load_long_term(Settings.load(long_term_url=target))
         task = progress.add_task("memories", total=None)
         copied = 0
-        for copied in copy(*stores):
+        for copied in copy(old, new):
             progress.update(task, completed=copied)
     console.print(f"{copied} memories copied; every conversation has as many in the target.")
 

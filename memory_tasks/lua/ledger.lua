@@ -3,11 +3,12 @@
 -- KEYS  1 entry   2 events   3 scope   4 mailbox   5 sweep   6 dead   7 entries   8 conversations of the user   9 turns
 -- ARGV  1 command   2 turn tag   3 epoch, or ""   4... arguments of the command, named where it is defined below
 --
--- Entry: v, state, epoch, request, context, reply, calls, lease, lease_until, contested, retry_at, long_term, published,
+-- Entry: v, state, epoch, request, trace, context, reply, calls, lease, lease_until, contested, retry_at, long_term, published,
 -- deliveries:STEP, attempts:STEP, error, failed_step, resume, STATE_at. All times are ms of this server's clock.
 -- The epoch is the moment of acceptance: an entry made anew after a forget has another one.
 
 local ENTRY, EVENTS, SCOPE, MAILBOX, SWEEP, DEAD, ENTRIES, CONVERSATIONS, TURNS = unpack(KEYS)
+local FORMAT = 1
 local tag, epoch = ARGV[2], ARGV[3]
 local scope_tag, turn = string.match(tag, "^(.*):([^:]*)$")
 local time = redis.call("TIME")
@@ -15,6 +16,11 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function get(...)
   return unpack(redis.call("HMGET", ENTRY, ...))
+end
+
+-- What a newer version has written may mean something else: it is left alone.
+if (tonumber(get("v") or 0) or 0) > FORMAT then
+  return redis.error_reply("NEWERFORMAT turn")
 end
 
 local function set(...)
@@ -123,15 +129,18 @@ end
 
 local commands = {}
 
--- request, grace: ms after which a turn that nobody has published needs attention
+-- request, grace: ms after which a turn that nobody has published needs attention, trace of the caller or ""
 -- Returns {1 new | 0 known, epoch, 1 to be published | 0 not}.
-function commands.accept(request, grace)
+function commands.accept(request, grace, trace)
   local known = get("epoch")
   if known then
     return { 0, known, 0 }
   end
   epoch = string.format("%.0f", time[1] * 1000000 + time[2])
-  set("v", 1, "epoch", epoch, "request", request)
+  set("v", FORMAT, "epoch", epoch, "request", request)
+  if trace ~= "" then
+    set("trace", trace)
+  end
   enter("accepted")
   register()
   if redis.call("HEXISTS", SCOPE, "active") == 1 then
@@ -144,7 +153,7 @@ function commands.accept(request, grace)
 end
 
 -- step, deadline: ms after which the step is taken for lost, max_deliveries, token of the completion lease, grace
--- Returns {"go", request, context, reply, attempts, calls} | {"busy"} another works on it
+-- Returns {"go", request, context, reply, attempts, calls, turns that wait behind it, trace} | {"busy"} another works on it
 --   | {"stale", next} done, failed, forgotten or not yet there | {"dead", next} it took too many workers down.
 function commands.begin(step, deadline, max_deliveries, token, grace)
   if not is_current() then
@@ -178,8 +187,12 @@ function commands.begin(step, deadline, max_deliveries, token, grace)
     redis.call("HINCRBY", ENTRY, "calls", 1)
   end
   attention_in(deadline)
-  local request, context, reply, attempts, calls = get("request", "context", "reply", "attempts:" .. step, "calls")
-  return { "go", request or "", context or "", reply or "", tonumber(attempts or 0), tonumber(calls or 0) }
+  local request, context, reply, attempts, calls, trace =
+    get("request", "context", "reply", "attempts:" .. step, "calls", "trace")
+  return {
+    "go", request or "", context or "", reply or "", tonumber(attempts or 0), tonumber(calls or 0),
+    redis.call("LLEN", MAILBOX), trace or "",
+  }
 end
 
 -- context, grace
@@ -206,13 +219,13 @@ function commands.renew(token, lease)
   return 1
 end
 
--- token, text, call: number of the model call the chunk belongs to, max_events, ttl
+-- token, field: "text", or "sealed" when it is encrypted, text, call: number of the model call the chunk belongs to, max_events, ttl
 -- Returns 1 written | 0 the call is not ours any more.
-function commands.chunk(token, text, call, max_events, ttl)
+function commands.chunk(token, field, text, call, max_events, ttl)
   if not is_current() or get("lease") ~= token then
     return 0
   end
-  redis.call("XADD", EVENTS, "MAXLEN", "~", max_events, "*", "type", "chunk", "text", text, "call", call)
+  redis.call("XADD", EVENTS, "MAXLEN", "~", max_events, "*", "type", "chunk", field, text, "call", call)
   redis.call("PEXPIRE", EVENTS, ttl)
   return 1
 end

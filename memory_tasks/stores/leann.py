@@ -25,6 +25,7 @@ from memory_tasks.loading import needs_extra
 from memory_tasks.models import Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
+from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureRow, Ranked, ScopeRow, Wanted, features_of
 from memory_tasks.stores.sqlite import SQLiteStore
 
@@ -55,19 +56,20 @@ class LeannStore(SQLiteStore):
     Args:
         folder: Made when missing. Only what this class has written there is ever opened.
         embedder: Makes the vectors.
+        sealer: Encrypts the texts, if it has keys.
 
     Raises:
         SettingsError: There is no embedder: LEANN indexes vectors.
         IndexMismatchError: The folder was made with another embedder or by a newer version.
     """
 
-    def __init__(self, folder: Path, embedder: Embedder | None) -> None:
+    def __init__(self, folder: Path, embedder: Embedder | None, sealer: Sealer | None = None) -> None:
         if embedder is None:
             raise SettingsError("leann:/// needs an embedder: set MEMORY_TASKS_EMBEDDER, or use sqlite:///")
         self._folder = folder
         self._searchers: OrderedDict[str, Any] = OrderedDict()
         self._searchers_lock = threading.Lock()
-        super().__init__(folder / "records.db", embedder)
+        super().__init__(folder / "records.db", embedder, sealer)
         (folder / "indexes").mkdir(mode=0o700, exist_ok=True)
         with self._write() as db:
             db.execute(

@@ -1,7 +1,6 @@
 """Long-term memory in PostgreSQL with pgvector: the store for several machines (extra `postgres`)."""
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +17,7 @@ from memory_tasks.loading import needs_extra
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import Floats
+from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import (
     SEQUENCE_BITS,
     FeatureCache,
@@ -29,14 +29,12 @@ from memory_tasks.stores.features import (
 )
 from memory_tasks.stores.records import (
     EMBED_CHARS,
-    check_made_by,
+    Codec,
+    codec_for,
     embedded,
-    lexical_terms,
     made_by,
-    to_memory,
     to_micros,
 )
-from memory_tasks.text import terms
 
 try:
     import psycopg
@@ -70,24 +68,28 @@ class PgVectorStore:
     Args:
         url: A libpq URL.
         embedder: Makes the vectors; without one, search is by words only.
+        sealer: Encrypts the texts, if it has keys.
         partitions: Into how many the tables are split by user when they are made.
 
     Raises:
-        IndexMismatchError: The tables were made with another embedder or by a newer version.
+        IndexMismatchError: The tables were made with another embedder, by a newer version, or (not) encrypted.
+        SealError: They are encrypted with other keys.
         StoreUnavailableError: The server can't be reached, or lacks pgvector.
 
     Example:
         >>> store = PgVectorStore("postgresql://app@db/memory", WordLlamaEmbedder())
     """
 
-    def __init__(self, url: str, embedder: Embedder | None = None, partitions: int = 4) -> None:
+    def __init__(
+        self, url: str, embedder: Embedder | None = None, sealer: Sealer | None = None, partitions: int = 4
+    ) -> None:
         self._url = url
         self.embedder = embedder
         self._cache = FeatureCache()
         self._lock = threading.Lock()
         self._pid = 0
         self._pool: ConnectionPool[Any] | None = None
-        self._migrate(partitions)
+        self._codec = self._migrate(sealer or Sealer(), partitions)
 
     def _connections(self) -> "ConnectionPool[Any]":
         with self._lock:
@@ -121,7 +123,7 @@ class PgVectorStore:
                 "MEMORY_TASKS_LONG_TERM_URL"
             ) from error
 
-    def _migrate(self, partitions: int) -> None:
+    def _migrate(self, sealer: Sealer, partitions: int) -> Codec:
         try:
             with psycopg.connect(self._url, autocommit=True, connect_timeout=int(CONNECT_SECONDS)) as db:
                 db.execute("select pg_advisory_lock(%s)", (LOCK,))
@@ -132,14 +134,14 @@ class PgVectorStore:
                     db.execute("create table if not exists meta (key text primary key, value text not null)")
                     found: dict[str, str] = dict(db.execute("select key, value from meta").fetchall())
                     if not found:
-                        found = made_by(self.embedder)
+                        found = made_by(self.embedder, sealer)
                         self._create(db, found, partitions)
         except psycopg.Error as error:
             raise StoreUnavailableError(
                 f"long-term store {without_password(self._url)} can't be set up ({type(error).__name__}); check that "
                 "it runs, that it has the extension pgvector, and MEMORY_TASKS_LONG_TERM_URL"
             ) from error
-        check_made_by(found, self.embedder, without_password(self._url))
+        return codec_for(found, self.embedder, sealer, without_password(self._url))
 
     def _create(self, db: Any, about: dict[str, str], partitions: int) -> None:
         db.execute(files("memory_tasks.stores").joinpath("pgvector.sql").read_text(encoding="utf-8"))
@@ -158,62 +160,83 @@ class PgVectorStore:
         # The last of several with one id wins, as if they had come one after the other.
         latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
         with self._transaction(write=False) as db:
-            changed = [memory for memory in latest.values() if self._find(db, memory) != memory]
+            found = self._find(db, list(latest.values()))
+        changed = [memory for id, memory in latest.items() if found.get(id) != memory]
         pairs, failed = embedded(self.embedder, changed)
+        by_scope: dict[Scope, list[tuple[Memory, Floats | None]]] = {}
+        # In one order for all writers, so that two of them never wait for each other.
+        for memory, vector in sorted(pairs, key=lambda pair: repr(pair[0].scope)):
+            by_scope.setdefault(memory.scope, []).append((memory, vector))
         large: set[tuple[bytes, int]] = set()
         with self._transaction(write=True) as db:
-            # In one order for all writers, so that two of them never wait for each other.
-            for memory, vector in sorted(pairs, key=lambda pair: repr(pair[0].scope)):
-                scope, size = self._put(db, memory, lexical_terms(memory.turn), vector)
-                if size >= LARGE and vector is not None:
-                    large.add((_key(memory.scope.user_id), scope))
-        for user, scope in large:
-            self._index(user, scope)
+            for scope, group in by_scope.items():
+                number, size = self._put(db, scope, group)
+                if size >= LARGE and self.embedder:
+                    large.add((_key(scope.user_id), number))
+        for user, number in large:
+            self._index(user, number)
         if failed:
             raise PartialWriteError([id for _, id in latest if id not in failed], failed)
 
-    def _find(self, db: Any, memory: Memory) -> Memory | None:
-        user, conversation = _key(memory.scope.user_id), _key(memory.scope.conversation_id)
-        row = db.execute(
-            f"select {_TURN} from scopes s join turns t on t.user_key = s.user_key and t.scope = s.scope "
-            "where s.user_key = %s and s.conversation_key = %s and t.turn_key = %s",
-            (user, conversation, _key(memory.turn.turn_id)),
-        ).fetchone()
-        return to_memory(row) if row else None
+    def _find(self, db: Any, memories: Sequence[Memory]) -> dict[tuple[Scope, str], Memory]:
+        """What is stored under the ids of these memories."""
+        rows = db.execute(
+            f"select {_TURN} from unnest(%s::bytea[], %s::bytea[], %s::bytea[]) as w (user_key, conversation_key, id) "
+            "join scopes s on s.user_key = w.user_key and s.conversation_key = w.conversation_key "
+            "join turns t on t.user_key = s.user_key and t.scope = s.scope and t.turn_key = w.id",
+            (
+                [_key(memory.scope.user_id) for memory in memories],
+                [_key(memory.scope.conversation_id) for memory in memories],
+                [_key(memory.turn.turn_id) for memory in memories],
+            ),
+        ).fetchall()
+        found = map(self._codec.memory, rows)
+        return {(memory.scope, memory.turn.turn_id): memory for memory in found}
 
-    def _put(self, db: Any, memory: Memory, counts: Counter[str], vector: Floats | None) -> tuple[int, int]:
-        """Store one memory; the number of its scope, and how many turns that has ever had."""
-        user_id, conversation_id, turn = memory.scope.user_id, memory.scope.conversation_id, memory.turn
-        user, turn_key = _key(user_id), _key(turn.turn_id)
+    def _put(self, db: Any, scope: Scope, group: Sequence[tuple[Memory, Floats | None]]) -> tuple[int, int]:
+        """Store memories of one scope; its number, and how many turns it has ever had."""
+        user = _key(scope.user_id)
         # The update locks the scope, so that its writers come one after the other.
-        scope, seq = db.execute(
+        number, seq = db.execute(
             "insert into scopes (user_key, conversation_key, user_id, conversation_id) values (%s, %s, %s, %s) "
             "on conflict (user_key, conversation_key) do update set next_seq = scopes.next_seq "
             "returning scope, next_seq",
-            (user, _key(conversation_id), user_id, conversation_id),
+            (user, _key(scope.conversation_id), scope.user_id, scope.conversation_id),
         ).fetchone()
-        existing = db.execute(
-            "select pk from turns where user_key = %s and scope = %s and turn_key = %s", (user, scope, turn_key)
-        ).fetchone()
-        if existing:
-            # Replaced in place: it keeps its position among its neighbours.
-            pk = existing[0]
-            self._erase(db, user, scope, [pk])
-        else:
-            pk = scope << SEQUENCE_BITS | seq
-            db.execute("update scopes set next_seq = next_seq + 1 where user_key = %s and scope = %s", (user, scope))
-        db.execute(
-            "insert into turns values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            (
-                user, scope, pk, turn_key, turn.turn_id, turn.user_message, turn.assistant_message,
-                to_micros(turn.created_at), turn.importance, turn.remember, counts.total(), vector,
-            ),
-        )  # fmt: skip
-        db.execute(
-            "insert into postings select %s, %s, term, %s, count from unnest(%s::text[], %s::int[]) as p (term, count)",
-            (user, scope, pk, list(counts), list(counts.values())),
+        keys = [_key(memory.turn.turn_id) for memory, _ in group]
+        # Replaced in place: they keep their positions among their neighbours.
+        places = dict(
+            db.execute(
+                "select turn_key, pk from turns where user_key = %s and scope = %s and turn_key = any(%s)",
+                (user, number, keys),
+            ).fetchall()
         )
-        return scope, seq
+        if places:
+            self._erase(db, user, number, list(places.values()))
+        turns: list[tuple[Any, ...]] = []
+        postings: list[tuple[str, int, int]] = []
+        for key, (memory, vector) in zip(keys, group, strict=True):
+            pk, turn = places.get(key), memory.turn
+            if pk is None:
+                pk, seq = number << SEQUENCE_BITS | seq, seq + 1
+            counts = self._codec.terms_of(turn)
+            turns.append(
+                (
+                    user, number, pk, key, turn.turn_id, *self._codec.texts(turn), to_micros(turn.created_at),
+                    turn.importance, turn.remember, counts.total(), vector,
+                )
+            )  # fmt: skip
+            postings += [(term, pk, count) for term, count in counts.items()]
+        with db.cursor() as cursor:
+            cursor.executemany("insert into turns values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)", turns)
+        db.execute(
+            "insert into postings select %s, %s, term, pk, count "
+            "from unnest(%s::text[], %s::bigint[], %s::int[]) as p (term, pk, count)",
+            # In the order of the index they go into: neighbours are written together.
+            (user, number, *map(list, zip(*sorted(postings), strict=True))) if postings else (user, number, [], [], []),
+        )
+        db.execute("update scopes set next_seq = %s where user_key = %s and scope = %s", (seq, user, number))
+        return number, seq
 
     def _erase(self, db: Any, user: bytes, scope: int, pks: Sequence[int]) -> None:
         db.execute("delete from postings where user_key = %s and pk = any(%s)", (user, list(pks)))
@@ -247,7 +270,7 @@ class PgVectorStore:
         if limit < 1:
             return []
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
-        wanted = Wanted(list(dict.fromkeys(terms(query))), vector, limit, since, until)
+        wanted = Wanted(self._codec.terms_wanted(query), vector, limit, since, until)
         user = _key(scope.user_id)
         with self._transaction(write=False) as db:
             rows = self._scopes(db, scope, across)
@@ -328,7 +351,7 @@ class PgVectorStore:
             "where t.user_key = %s and t.pk = %s",
             (user, pk),
         ).fetchone()
-        return to_memory(row)
+        return self._codec.memory(row)
 
     def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         user = _key(scope.user_id)
@@ -393,7 +416,7 @@ class PgVectorStore:
             if not rows:
                 return
             for row in rows:
-                yield to_memory(row[1:])
+                yield self._codec.memory(row[1:])
             last = rows[-1][0]
 
     def close(self) -> None:

@@ -19,17 +19,16 @@ from memory_tasks.errors import (
 )
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
+from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow, Wanted
 from memory_tasks.stores.records import (
     EMBED_CHARS,
-    check_made_by,
+    Codec,
+    codec_for,
     embedded,
-    lexical_terms,
     made_by,
-    to_memory,
     to_micros,
 )
-from memory_tasks.text import terms
 
 BUSY_SECONDS = 30.0
 _TURN = "t.turn_id, t.user_message, t.assistant_message, t.created_at, t.importance, t.remember"
@@ -41,9 +40,11 @@ class SQLiteStore:
     Args:
         path: The file; it and its folder are made when they are missing.
         embedder: Makes the vectors; without one, search is by words only.
+        sealer: Encrypts the texts, if it has keys.
 
     Raises:
-        IndexMismatchError: The file was made with another embedder or by a newer version.
+        IndexMismatchError: The file was made with another embedder, by a newer version, or (not) encrypted.
+        SealError: The file is encrypted with other keys.
         StoreUnavailableError: The file can't be opened.
 
     Example:
@@ -51,9 +52,10 @@ class SQLiteStore:
         >>> store.search(Scope(user_id="ann", conversation_id="c1"), "which tea do I like?", 4)
     """
 
-    def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
+    def __init__(self, path: Path, embedder: Embedder | None = None, sealer: Sealer | None = None) -> None:
         self.path = path
         self.embedder = embedder
+        self._sealer = sealer or Sealer()
         self._cache = FeatureCache()
         self._local = threading.local()
         try:
@@ -61,7 +63,7 @@ class SQLiteStore:
         except OSError as error:
             raise StoreUnavailableError(f"long-term store {path}: {error.strerror}") from error
         with self._write() as db:
-            self._migrate(db)
+            self._codec = self._migrate(db)
 
     def _connection(self) -> sqlite3.Connection:
         # One connection a thread, made after a fork: SQLite's locks do not survive one.
@@ -99,14 +101,14 @@ class SQLiteStore:
         except sqlite3.Error as error:
             raise StoreUnavailableError(f"long-term store {self.path}: {error}") from error
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
+    def _migrate(self, db: sqlite3.Connection) -> Codec:
         if not db.execute("select 1 from sqlite_master where name = 'meta'").fetchone():
             schema = files("memory_tasks.stores").joinpath("schema.sql").read_text(encoding="utf-8")
             for statement in "\n".join(line.partition("--")[0] for line in schema.splitlines()).split(";"):
                 db.execute(statement)
-            db.executemany("insert into meta values (?, ?)", made_by(self.embedder).items())
-            return
-        check_made_by(dict(db.execute("select key, value from meta")), self.embedder, str(self.path))
+            db.executemany("insert into meta values (?, ?)", made_by(self.embedder, self._sealer).items())
+        found = dict(db.execute("select key, value from meta"))
+        return codec_for(found, self.embedder, self._sealer, str(self.path))
 
     def upsert(self, memories: Sequence[Memory]) -> None:
         # The last of several with one id wins, as if they had come one after the other.
@@ -117,7 +119,7 @@ class SQLiteStore:
             ]
         pairs, failed = embedded(self.embedder, changed)
         indexed = [
-            (memory, lexical_terms(memory.turn), None if vector is None else vector.tobytes())
+            (memory, self._codec.terms_of(memory.turn), None if vector is None else vector.tobytes())
             for memory, vector in pairs
         ]
         if indexed:
@@ -132,7 +134,7 @@ class SQLiteStore:
             "where s.user_id = ? and s.conversation_id = ? and t.turn_id = ?",
             (scope.user_id, scope.conversation_id, turn_id),
         ).fetchone()
-        return to_memory(row) if row else None
+        return self._codec.memory(row) if row else None
 
     def _put(self, db: sqlite3.Connection, indexed: Sequence[tuple[Memory, Counter[str], bytes | None]]) -> None:
         postings: list[tuple[int, str, int, int]] = []
@@ -158,8 +160,7 @@ class SQLiteStore:
             db.execute(
                 "insert into turns values (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    pk, scope, turn.turn_id, turn.user_message, turn.assistant_message, said_at,
-                    turn.importance, turn.remember,
+                    pk, scope, turn.turn_id, *self._codec.texts(turn), said_at, turn.importance, turn.remember,
                 ),
             )  # fmt: skip
             db.execute("insert into features values (?, ?, ?, ?)", (pk, counts.total(), said_at, vector))
@@ -200,7 +201,7 @@ class SQLiteStore:
         if limit < 1:
             return []
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
-        wanted = Wanted(list(dict.fromkeys(terms(query))), vector, limit, since, until)
+        wanted = Wanted(self._codec.terms_wanted(query), vector, limit, since, until)
         with self._read() as db:
             ranked = self._rank(db, self._scopes(db, scope, across), wanted)
             return [row.hit(self._memory(db, row.pk)) for row in ranked]
@@ -235,7 +236,7 @@ class SQLiteStore:
             f"select s.user_id, s.conversation_id, {_TURN} from turns t join scopes s using (scope) where t.pk = ?",
             (pk,),
         ).fetchone()
-        return to_memory(row)
+        return self._codec.memory(row)
 
     def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         with self._write() as db:
@@ -322,7 +323,7 @@ class SQLiteStore:
             if not rows:
                 return
             for row in rows:
-                yield to_memory(row[1:])
+                yield self._codec.memory(row[1:])
             last = rows[-1][0]
 
     def close(self) -> None:

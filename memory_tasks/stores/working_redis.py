@@ -7,15 +7,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from memory_tasks.connection import reaching
-from memory_tasks.errors import InvalidInputError, StaleTurnError, StoreUnavailableError
+from memory_tasks.errors import InvalidInputError, NewerFormatError, StaleTurnError, StoreUnavailableError
 from memory_tasks.keys import Keys, ScopeKeys, parse_scope_tag
 from memory_tasks.models import Scope, Turn
 from memory_tasks.scripts import Scripts, as_text
+from memory_tasks.sealing import Sealer
 
 logger = logging.getLogger(__name__)
+
+FORMAT = 1
 _ID = TypeAdapter(str)
 
 
@@ -40,6 +43,7 @@ class RedisWorkingStore:
         prefix: Beginning of every key.
         max_turns: Turns a scope keeps, at least 1.
         ttl: A scope without new turns for this long is dropped; only where nobody promotes.
+        sealer: Encrypts turns.
         promotion: Given by a system that promotes: then what exceeds `max_turns` waits for promotion, which is
             due at once, and nothing expires.
 
@@ -62,6 +66,7 @@ class RedisWorkingStore:
         max_turns: int = 256,
         ttl: timedelta = timedelta(days=14),
         promotion: Promotion | None = None,
+        sealer: Sealer | None = None,
     ) -> None:
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise InvalidInputError(f"max_turns must be a whole number of at least 1, not {max_turns!r}")
@@ -72,6 +77,7 @@ class RedisWorkingStore:
         self._client = client
         self._scripts = Scripts(client)
         self._keys = Keys(prefix)
+        self._sealer = sealer or Sealer()
         self._max_turns = max_turns
         self._limit = max_turns + (promotion.overflow if promotion else 0)
         self._ttl_ms = 0 if promotion else int(ttl.total_seconds() * 1000)
@@ -92,7 +98,7 @@ class RedisWorkingStore:
             ],
             [
                 turn.turn_id,
-                turn.model_dump_json(exclude_none=True),
+                self._encoded(turn),
                 self._limit,
                 self._ttl_ms,
                 keys.scope.tag,
@@ -123,7 +129,29 @@ class RedisWorkingStore:
     def _range(self, keys: ScopeKeys, start: int, stop: int) -> list[tuple[int, Turn]]:
         with reaching(self._client):
             elements = self._client.lrange(keys.turns, start, stop)
-        return [_decode(element) for element in elements]
+        return [self._decoded(as_text(element)) for element in elements]
+
+    def _encoded(self, turn: Turn) -> str:
+        fields = turn.model_dump(mode="json", exclude_none=True)
+        if self._sealer.is_on:
+            fields = {"turn_id": turn.turn_id, "sealed": self._sealer.seal(turn.model_dump_json(exclude_none=True))}
+        return to_json({**fields, "v": FORMAT}).decode()
+
+    def _decoded(self, element: str) -> tuple[int, Turn]:
+        try:
+            fields = from_json(element)
+            at, version = fields.pop("at"), fields.pop("v")
+            if version == FORMAT:
+                sealed = fields.get("sealed")
+                turn = Turn.model_validate_json(self._sealer.open(sealed)) if sealed else Turn.model_validate(fields)
+                return at, turn
+        except (ValueError, ValidationError, KeyError, AttributeError, TypeError):
+            raise StoreUnavailableError(
+                "working memory holds an element that is none of ours; was it changed from outside?"
+            ) from None
+        raise NewerFormatError(
+            f"working memory holds a turn of format {version!r}, this version reads {FORMAT}: upgrade memory-tasks"
+        )
 
     def remove(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         keys = self._keys.scope(scope)
@@ -156,13 +184,3 @@ def _whole(keys: ScopeKeys) -> list[str]:
     return [
         keys.turns, keys.turn_ids, keys.shard.due, keys.entries, keys.user.conversations, keys.shard.oldest,
     ]  # fmt: skip
-
-
-def _decode(element: str | bytes) -> tuple[int, Turn]:
-    try:
-        fields = from_json(element)
-        return fields.pop("at"), Turn.model_validate(fields)
-    except (ValueError, ValidationError, KeyError, AttributeError):
-        raise StoreUnavailableError(
-            "working memory holds an element this version can't read; was it written by a newer version?"
-        ) from None

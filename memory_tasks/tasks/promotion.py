@@ -5,8 +5,9 @@ import random
 
 from celery import Celery
 
+from memory_tasks import telemetry
 from memory_tasks.keys import Keys
-from memory_tasks.models import Scope
+from memory_tasks.models import Scope, now
 from memory_tasks.scripts import Scripts
 from memory_tasks.tasks.publisher import QUEUES
 from memory_tasks.tasks.runtime import Runtime
@@ -59,7 +60,11 @@ class PromotionSteps:
         Returns:
             How many turns moved.
         """
-        done = self._runtime.parts.promoter.batch(scope)
+        with telemetry.span("promote", scope=telemetry.scope_hash(scope)):
+            done = self._runtime.parts.promoter.batch(scope)
+        telemetry.PROMOTED.inc(done.promoted)
+        if done.oldest:
+            telemetry.LAG.observe(max(0.0, (now() - done.oldest).total_seconds()))
         if done.failed:
             kinds = ", ".join(sorted(set(done.failed.values())))
             logger.error(

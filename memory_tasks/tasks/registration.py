@@ -1,15 +1,17 @@
 """Adds the tasks to a Celery app."""
 
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps
 from celery.app.task import Task
 
+from memory_tasks.connection import connect
 from memory_tasks.errors import SettingsError, StoreUnavailableError
 from memory_tasks.factory import service_from_settings
-from memory_tasks.keys import parse_scope_tag
-from memory_tasks.ledger import TurnRef
+from memory_tasks.keys import Keys
 from memory_tasks.settings import Settings
+from memory_tasks.tasks.messages import carried_text, count_rejected, rejecting, scope_of, turn_ref
 from memory_tasks.tasks.promotion import PromotionSteps
 from memory_tasks.tasks.reply import ReplySteps
 from memory_tasks.tasks.runtime import Checkpoint, Runtime, ServiceFactory
@@ -36,6 +38,30 @@ def _checking(app: Celery, runtime: Runtime) -> type[bootsteps.Step]:
             runtime.try_out()
 
     return CheckMemoryTasks
+
+
+def _metrics(app: Celery, settings: Settings) -> type[bootsteps.Step]:
+    """The part of a worker that answers Prometheus."""
+
+    class ServeMetrics(bootsteps.StartStopStep):
+        requires = {"celery.worker.components:Pool"}  # noqa: RUF012
+
+        def __init__(self, parent: Any, **options: Any) -> None:
+            super().__init__(parent, **options)
+            self.enabled = settings.metrics_port is not None
+            self._server: Any = None
+
+        def start(self, _: Any) -> None:
+            from memory_tasks.exporter import SystemCollector, serve_metrics
+
+            collector = SystemCollector(connect(settings.redis_url), Keys(settings.prefix), app)
+            self._server = serve_metrics(settings.metrics_port or 0, settings.metrics_address, collector)
+
+        def stop(self, _: Any) -> None:
+            if self._server is not None:
+                self._server.shutdown()
+
+    return ServeMetrics
 
 
 def _nowhere(_: str) -> None:
@@ -70,32 +96,36 @@ def register(
     settings = settings or Settings.load()
     runtime = Runtime(app, settings, service_factory, checkpoint)
     app.steps["worker"].add(_checking(app, runtime))
+    app.steps["worker"].add(_metrics(app, settings))
     reply = ReplySteps(runtime)
     promotion = PromotionSteps(runtime)
 
-    def task(name: str, **options: Any) -> Any:
-        return app.task(
+    def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Task]:
+        return lambda function: app.task(
+            rejecting(function),
             name=name,
             shared=False,  # other apps of the process get none of them
             acks_late=True,
             reject_on_worker_lost=True,
             ignore_result=True,
             serializer="json",
+            typing=False,  # what arrives is checked inside, where it is counted and rejected
             **options,
         )
 
-    @task("memory_tasks.recall", pydantic=True)
-    def recall(ref: TurnRef) -> None:
-        reply.recall(ref)
+    @task("memory_tasks.recall")
+    def recall(**message: Any) -> None:
+        reply.recall(turn_ref(message))
 
-    @task("memory_tasks.complete", pydantic=True)
-    def complete(ref: TurnRef) -> dict[str, Any] | None:
-        return reply.complete(ref)
+    @task("memory_tasks.complete")
+    def complete(**message: Any) -> str | None:
+        return reply.complete(turn_ref(message))
 
-    @task("memory_tasks.persist", pydantic=True, bind=True)
-    def persist(self: Task, carried: dict[str, Any] | None = None, *, ref: TurnRef) -> None:
+    @task("memory_tasks.persist", bind=True)
+    def persist(self: Task, carried: str | None = None, **message: Any) -> None:
+        ref = turn_ref(message)
         try:
-            reply.persist(ref, carried)
+            reply.persist(ref, carried_text(carried))
         except StoreUnavailableError as error:
             if carried is None:
                 raise
@@ -114,6 +144,7 @@ def register(
 
     @task("memory_tasks.promote", rate_limit=settings.promote_rate)
     def promote(tag: str) -> None:
-        promotion.promote(app, parse_scope_tag(tag))
+        promotion.promote(app, scope_of(tag))
 
+    count_rejected()
     return runtime

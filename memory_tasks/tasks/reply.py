@@ -7,22 +7,29 @@ message that is delivered twice, late or never does no harm.
 
 import logging
 import random
+import sys
 import uuid
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from celery.exceptions import Ignore
+from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from memory_tasks import telemetry
 from memory_tasks.calls import within
 from memory_tasks.errors import (
     IsolationError,
+    MalformedMessageError,
+    NewerFormatError,
     RetryableCompletionError,
+    SealError,
     StaleTurnError,
     StoreUnavailableError,
 )
 from memory_tasks.ledger import Begun, TurnRef, make_reply
 from memory_tasks.models import Reply, ReplyRequest, Step, Turn
+from memory_tasks.sealing import Sealer
 from memory_tasks.tasks.chunks import ChunkWriter
 from memory_tasks.tasks.runtime import Runtime
 
@@ -49,29 +56,37 @@ class ReplySteps:
         """Find the recent turns and memories, and save them in the ledger."""
         parts = self._runtime.parts
         begun = self._begin(ref, "recall")
-        try:
-            found = parts.service.recall(_request(begun))
-        except IsolationError as error:
-            self._failed(ref, "recall", error, attempts=begun.attempts, final=True)
-        except Exception as error:
-            self._failed(ref, "recall", error, attempts=begun.attempts)
-        self._checkpoint("recall.found")
-        if not parts.ledger.recalled(ref, found):
-            raise Ignore
+        telemetry.MAILBOX.observe(begun.waiting)
+        with telemetry.step("recall", ref.scope, ref.turn_id, begun.trace) as running:
+            try:
+                found = parts.service.recall(_request(begun))
+            except IsolationError as error:
+                self._failed(ref, running, error, attempts=begun.attempts, final=True)
+            except Exception as error:
+                self._failed(ref, running, error, attempts=begun.attempts)
+            self._checkpoint("recall.found")
+            if not parts.ledger.recalled(ref, found):
+                self._stale(running)
+            telemetry.recalled(found)
         self._checkpoint("recall.saved")
 
-    def complete(self, ref: TurnRef) -> dict[str, Any] | None:
+    def complete(self, ref: TurnRef) -> str | None:
         """Call the model, once, and save its answer.
 
         Returns:
-            None, or the whole reply when the ledger could not be written: then it travels on to `persist`.
+            None, or the whole reply, encrypted, when the ledger could not be written: then it travels to `persist`.
         """
-        parts, settings = self._runtime.parts, self._runtime.settings
         token = uuid.uuid4().hex
         begun = self._begin(ref, "complete", token)
+        with telemetry.step("complete", ref.scope, ref.turn_id, begun.trace) as running:
+            return self._complete(ref, begun, token, running)
+
+    def _complete(self, ref: TurnRef, begun: Begun, token: str, running: telemetry.Step) -> str | None:
+        parts, settings = self._runtime.parts, self._runtime.settings
         request, recall = _request(begun), begun.recall
         if recall is None:
             raise StaleTurnError(f"turn {ref.turn_id}: its ledger entry has no context; it was changed from outside")
+        carrier = parts.ledger.carrier()
         writer = ChunkWriter(lambda text: parts.ledger.chunk(ref, token, text, begun.call))
 
         def is_ours() -> bool:
@@ -90,18 +105,22 @@ class ReplySteps:
                 still_wanted=is_ours,
             )
         except RetryableCompletionError as error:
-            self._failed(ref, "complete", error, attempts=begun.attempts, token=token, wait=error.retry_after)
+            telemetry.CALLS.labels("retryable").inc()
+            self._failed(ref, running, error, attempts=begun.attempts, token=token, wait=error.retry_after)
         except StaleTurnError:
-            raise Ignore from None
+            telemetry.CALLS.labels("unwanted").inc()
+            self._stale(running)
         except Exception as error:
-            self._failed(ref, "complete", error, attempts=begun.attempts, token=token, final=True)
+            telemetry.CALLS.labels("failed").inc()
+            self._failed(ref, running, error, attempts=begun.attempts, token=token, final=True)
+        telemetry.completed(completion)
         with suppress(StaleTurnError):
             # Even if another worker has taken the call over: the answer is there, and the first one saved counts.
             writer.flush()
         self._checkpoint("complete.after_call")
-        return self._save(ref, make_reply(request, recall, completion))
+        return self._save(ref, make_reply(request, recall, completion), carrier, running)
 
-    def _save(self, ref: TurnRef, reply: Reply) -> dict[str, Any] | None:
+    def _save(self, ref: TurnRef, reply: Reply, carrier: Sealer, running: telemetry.Step) -> str | None:
         settings = self._runtime.settings
         # A message could only go to the same server, so there is nothing better to do than to go on offering.
         patience = SAVE_PATIENCE if settings.broker != settings.redis_url else settings.visibility_timeout
@@ -115,29 +134,33 @@ class ReplySteps:
             saved = retrying(self._runtime.parts.ledger.completed, ref, reply)
         except StoreUnavailableError:
             logger.error("turn %s: the ledger can't be written; its answer travels on in the message", ref.turn_id)
-            return reply.model_dump(mode="json")
+            return carrier.seal(reply.model_dump_json())
         if not saved:
-            raise Ignore
+            self._stale(running)
         self._checkpoint("complete.saved")
         return None
 
-    def persist(self, ref: TurnRef, carried: dict[str, Any] | None) -> None:
+    def persist(self, ref: TurnRef, carried: str | None) -> None:
         """Store the exchange and let the next turn of the conversation begin.
 
         Args:
             ref: The turn.
-            carried: The reply, when `complete` could not save it.
+            carried: The reply, encrypted, when `complete` could not save it.
+
+        Raises:
+            MalformedMessageError: What is carried is not what a worker of ours has sent for this turn.
         """
         parts = self._runtime.parts
         if carried:
-            parts.ledger.completed(ref, Reply.model_validate(carried))
+            parts.ledger.completed(ref, _carried(ref, carried, parts.ledger.carrier()))
         begun = self._begin(ref, "persist")
-        try:
-            self._store(ref, begun)
-        except StaleTurnError:
-            raise Ignore from None
-        except Exception as error:
-            self._failed(ref, "persist", error, attempts=begun.attempts)
+        with telemetry.step("persist", ref.scope, ref.turn_id, begun.trace) as running:
+            try:
+                self._store(ref, begun)
+            except StaleTurnError:
+                self._stale(running)
+            except Exception as error:
+                self._failed(ref, running, error, attempts=begun.attempts)
 
     def _store(self, ref: TurnRef, begun: Begun) -> None:
         parts = self._runtime.parts
@@ -150,7 +173,9 @@ class ReplySteps:
         service.append(request.scope, turn, epoch=ref.epoch)
         self._checkpoint("persist.appended")
         # The conversation goes on from here, whatever becomes of the long-term write.
-        follower = parts.ledger.persisted(ref, long_term_pending=pending)
+        first, follower = parts.ledger.persisted(ref, long_term_pending=pending)
+        if first:
+            telemetry.REPLIES.labels("persisted").inc()
         self._checkpoint("persist.activated")
         parts.publisher.try_publish(follower)
         self._checkpoint("persist.published_next")
@@ -161,7 +186,10 @@ class ReplySteps:
         important = service.is_important(turn)
         if important:
             self._checkpoint("persist.before_long_term")
-            with parts.writers.writing(request.scope, [turn.turn_id], service.long_term, ref):
+            with (
+                telemetry.span("promote", turns=1),
+                parts.writers.writing(request.scope, [turn.turn_id], service.long_term, ref),
+            ):
                 service.remember(request.scope, turn)
                 self._checkpoint("persist.after_long_term")
         parts.ledger.settled(ref, promoted=important)
@@ -182,19 +210,34 @@ class ReplySteps:
                 with it, or the sweep. (If it went on where a step is done, a backlog would multiply its messages.)
         """
         parts = self._runtime.parts
-        begun = parts.ledger.begin(ref, step, token)
+        try:
+            begun = parts.ledger.begin(ref, step, token)
+        except (ValidationError, SealError) as error:
+            with telemetry.step(step, ref.scope, ref.turn_id, {}) as running:
+                self._failed(ref, running, error, attempts=0, token=token)
+        except NewerFormatError as error:
+            logger.error("turn %s is left to a newer worker: %s", ref.turn_id, error)
+            raise Ignore from None
         if begun.verdict == "dead":
-            logger.error("turn %s is a dead letter: %s took its worker down too often", ref.turn_id, step)
+            with telemetry.step(step, ref.scope, ref.turn_id, {}) as running:
+                _died(running, "WorkerLostError")
         parts.publisher.try_publish(begun.next)
         if begun.verdict != "go":
+            telemetry.DUPLICATES.labels(step).inc()
             raise Ignore
         self._checkpoint(f"{step}.begun")
         return begun
 
+    @staticmethod
+    def _stale(running: telemetry.Step) -> NoReturn:
+        """End the chain of a turn that was forgotten or has moved on."""
+        running.outcome = "stale"
+        raise Ignore
+
     def _failed(
         self,
         ref: TurnRef,
-        step: Step,
+        running: telemetry.Step,
         error: Exception,
         *,
         attempts: int,
@@ -208,20 +251,42 @@ class ReplySteps:
             "recall": settings.recall_attempts,
             "complete": settings.completion_attempts,
             "persist": settings.persist_attempts,
-        }[step]
+        }[running.name]
+        if isinstance(error, NewerFormatError) or isinstance(error.__cause__, NewerFormatError):
+            # In a rolling upgrade: a newer worker will do it, so this failure must not count.
+            most = sys.maxsize
         delay = min(settings.retry_cap, settings.retry_base * 2.0**attempts) * random.uniform(0.5, 1.0)  # noqa: S311
         if wait is not None:
             delay = max(delay, min(wait, LONGEST_RETRY_AFTER))
         kind = _kind(error)
         outcome, follower = parts.ledger.retry(
-            ref, step, kind, delay=delay, max_attempts=1 if final else most, token=token
+            ref, running.name, kind, delay=delay, max_attempts=1 if final else most, token=token
         )
         parts.publisher.try_publish(follower)
         if outcome == "dead":
-            logger.error("turn %s is a dead letter: %s failed with %s", ref.turn_id, step, kind)
+            _died(running, kind)
         elif outcome == "retry":
-            logger.warning("turn %s: %s failed with %s, again in %.1f s", ref.turn_id, step, kind, delay)
+            running.outcome, running.error = "retry", kind
+            telemetry.RETRIES.labels(running.name, kind).inc()
+        else:
+            running.outcome = "stale"
         raise Ignore
+
+
+def _died(running: telemetry.Step, kind: str) -> None:
+    running.outcome, running.error = "dead", kind
+    telemetry.DEAD.labels(running.name, kind).inc()
+    telemetry.REPLIES.labels("failed").inc()
+
+
+def _carried(ref: TurnRef, carried: str, carrier: Sealer) -> Reply:
+    try:
+        reply = Reply.model_validate_json(carrier.open(carried))
+    except (SealError, ValidationError):
+        raise MalformedMessageError(f"turn {ref.turn_id}: what its message carries is no answer of ours") from None
+    if (reply.scope, reply.turn_id) != (ref.scope, ref.turn_id):
+        raise MalformedMessageError(f"turn {ref.turn_id}: its message carries the answer of another turn")
+    return reply
 
 
 def _request(begun: Begun) -> ReplyRequest:

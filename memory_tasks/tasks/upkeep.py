@@ -1,7 +1,12 @@
 """The sweep: turns whose worker died, whose message got lost or whose retry is due go on from their saved state."""
 
+import logging
+
 from memory_tasks.connection import reaching
+from memory_tasks.errors import NewerFormatError
 from memory_tasks.tasks.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 SWEPT_SECONDS = 60.0
 """A system that has not been swept for this long is not healthy."""
@@ -17,7 +22,11 @@ def sweep(runtime: Runtime) -> int:
     sent = 0
     while tags := ledger.due():
         for tag in tags:
-            ref, state = ledger.republish(tag)
+            try:
+                ref, state = ledger.republish(tag)
+            except NewerFormatError as error:
+                logger.error("a turn is left to a newer worker: %s", error)
+                continue
             if ref is not None and state is not None:
                 publisher.publish(ref, state)
                 sent += 1

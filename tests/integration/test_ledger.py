@@ -22,7 +22,7 @@ def request(turn_id: str = "") -> ReplyRequest:
 
 
 def recalled(ledger: Ledger, accepted: ReplyRequest) -> TurnRef:
-    ref, _ = ledger.accept(accepted)
+    ref = ledger.accept(accepted).ref
     assert ledger.begin(ref, "recall").verdict == "go"
     assert ledger.recalled(ref, Recall())
     return ref
@@ -55,8 +55,9 @@ def test_the_first_answer_saved_is_the_answer_whoever_holds_the_lease(ledger: Le
 
 
 def test_a_step_can_only_begin_in_its_state_and_under_its_epoch(ledger: Ledger) -> None:
-    ref, published = ledger.accept(request())
-    assert published
+    first = ledger.accept(request())
+    ref = first.ref
+    assert first.is_active
     assert ledger.begin(ref, "complete").verdict == "stale"
     assert ledger.begin(ref, "persist").verdict == "stale"
     old = ref.model_copy(update={"epoch": ref.epoch - 1})
@@ -66,9 +67,10 @@ def test_a_step_can_only_begin_in_its_state_and_under_its_epoch(ledger: Ledger) 
 
 
 def test_deliveries_that_never_end_are_counted(ledger: Ledger) -> None:
-    ref, _ = ledger.accept(request())
-    behind, waits = ledger.accept(request())
-    assert not waits
+    ref = ledger.accept(request()).ref
+    second = ledger.accept(request())
+    behind = second.ref
+    assert not second.is_active
     assert [ledger.begin(ref, "recall").verdict for _ in range(3)] == ["go", "go", "dead"]
     status = ledger.status(SCOPE, ref.turn_id)
     assert (status.state, status.failed_step, status.error) == ("failed", "recall", "WorkerLostError")
@@ -79,7 +81,7 @@ def test_deliveries_that_never_end_are_counted(ledger: Ledger) -> None:
 
 
 def test_a_failure_that_was_survived_does_not_count_as_a_delivery(ledger: Ledger) -> None:
-    ref, _ = ledger.accept(request())
+    ref = ledger.accept(request()).ref
     for attempt in range(4):
         begun = wait_for(lambda: (b := ledger.begin(ref, "recall")).verdict == "go" and b, "the retry to be due")
         assert begun.attempts == attempt

@@ -86,7 +86,7 @@ def test_a_master_of_the_cluster_is_replaced_under_load(
         shown = {check.name: check for check in checks(system.client)}
         assert "on 3 masters" in shown["Redis"].found
         assert shown["clock"].remedy == ""
-        assert asyncio.run(_answer(system.settings, "t119")) .startswith("re: message 119")
+        assert asyncio.run(_answer(system.settings, "t119")).startswith("re: message 119")
         accounted(system, 120)
         assert system.client.forget_user("user7").long_term == 6
 
@@ -116,7 +116,7 @@ def test_a_killed_master_behind_sentinels_is_replaced(rabbitmq: RabbitMQ, tmp_pa
             pending = wait_for(lambda: _sent(system.client), "the client to find the new master", 30)
             for one in pending:
                 one.wait_persisted(60)
-            assert asyncio.run(_answer(system.settings, "t39")) .startswith("re: message 39")
+            assert asyncio.run(_answer(system.settings, "t39")).startswith("re: message 39")
             accounted(system, 40)
             assert all(PASSWORD not in system.log(name) for name in ("worker", "beat"))
     finally:

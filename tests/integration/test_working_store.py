@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from memory_tasks import InvalidInputError, RedisWorkingStore, Scope, StaleTurnError, StoreUnavailableError
+from memory_tasks import (
+    InvalidInputError,
+    NewerFormatError,
+    RedisWorkingStore,
+    Scope,
+    StaleTurnError,
+    StoreUnavailableError,
+)
 from memory_tasks.connection import connect
 from memory_tasks.stores.working_redis import Promotion
 from tests.conftest import make_turn
@@ -125,8 +132,8 @@ def test_an_element_of_a_newer_version_is_an_error_not_an_empty_history(
 ) -> None:
     working.append(scope, make_turn("t1"))
     (key,) = list(client.scan_iter(f"{prefix}:*:turns:*"))
-    client.rpush(key, '{"at":1700000000000,"turn_id":"t2","strange":1}')
-    with pytest.raises(StoreUnavailableError, match="newer version"):
+    client.rpush(key, '{"at":1700000000000,"turn_id":"t2","v":2}')
+    with pytest.raises(NewerFormatError, match="upgrade memory-tasks"):
         working.recent(scope, 8)
 
 
