@@ -6,8 +6,14 @@ from typing import Any
 
 import structlog
 from celery import signals
+from structlog.tracebacks import ExceptionDictTransformer
 
 from memory_tasks.settings import Settings
+
+FIELDS = ("step", "turn", "scope", "outcome", "ms", "error")
+"""What a line may hold beside its text. Celery's own fields have a task's arguments, and with them the user's id."""
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.worker.request")
+"""They say for each task, two or three times, what the line of the step says once."""
 
 
 def install(settings: Settings) -> None:
@@ -31,14 +37,15 @@ def configure(settings: Settings, level: int | str = logging.INFO, file: str | N
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
+        structlog.stdlib.ExtraAdder(allow=FIELDS),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
+    # Tracebacks without the values of variables: those may be somebody's words.
+    tracebacks = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
     renderer: list[structlog.typing.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+        [tracebacks, structlog.processors.JSONRenderer(default=str)]
         if as_json
-        # Tracebacks without the values of variables: those may be somebody's words.
         else [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]
@@ -53,3 +60,5 @@ def configure(settings: Settings, level: int | str = logging.INFO, file: str | N
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
