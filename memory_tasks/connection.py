@@ -192,7 +192,7 @@ def reaching(client: Any) -> Iterator[None]:
         # Redis quotes the arguments of a failed command in some messages: the code it begins with has to do.
         kind = type(error).__name__
         code = str(error).partition(" ")[0]
-        if code == "NEWERFORMAT":
+        if "NEWERFORMAT" in (code, str(error).partition("caused error: ")[2].partition(" ")[0]):
             raise NewerFormatError(
                 f"Redis at {where(client)} has a turn that a newer version of memory-tasks wrote: upgrade this one"
             ) from None

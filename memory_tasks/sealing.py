@@ -63,12 +63,18 @@ class Sealer:
         Raises:
             SealError: No key opens it, or it was changed.
         """
-        if not sealed.startswith(_BEGINNING):
-            return sealed
+        return self.unseal(sealed) if sealed.startswith(_BEGINNING) else sealed
+
+    def unseal(self, token: str) -> str:
+        """Like `open`, for what must be sealed, because a stranger may have written it.
+
+        Raises:
+            SealError: No key opens it, it was changed, or it is no token at all.
+        """
         if self._fernet is None:
             raise SealError("this text is encrypted: set MEMORY_TASKS_ENCRYPTION_KEYS to the keys it was written with")
         try:
-            return self._fernet.decrypt(sealed.encode()).decode()
+            return self._fernet.decrypt(token.encode()).decode()
         except InvalidToken:
             raise SealError(
                 "no key of MEMORY_TASKS_ENCRYPTION_KEYS opens this text: add the key it was written with at the end"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memory_tasks import Hit, Memory, Scope, StoreUnavailableError
+from memory_tasks import Hit, Memory, Scope, StoreUnavailableError, Turn
 from memory_tasks.ports import LongTermStore
 
 FAULTS = "TEST_FAULTS"
@@ -45,17 +45,18 @@ class FaultyStore:
         self._store = store
         self._folder = folder
 
-    def _maybe_fail(self, operation: str) -> None:
+    def _maybe_fail(self, operation: str, text: str) -> None:
         file = self._folder / operation
         if file.exists() and random.random() < float(file.read_text() or 1):
-            raise StoreUnavailableError(f"{operation} fails because the test says so")
+            # A database's driver likes to quote what it was given.
+            raise StoreUnavailableError(f"{operation} fails because the test says so") from OSError(f"near {text!r}")
 
     def search(self, scope: Scope, query: str, limit: int, /, **options: Any) -> list[Hit]:
-        self._maybe_fail("search")
+        self._maybe_fail("search", query)
         return self._store.search(scope, query, limit, **options)
 
     def upsert(self, memories: Sequence[Memory], /) -> None:
-        self._maybe_fail("upsert")
+        self._maybe_fail("upsert", " ".join(memory.turn.user_message for memory in memories))
         if len(memories) > 1:
             half = len(memories) // 2
             self._store.upsert(memories[:half])
@@ -76,3 +77,22 @@ class FaultyStore:
 
     def export(self, user_id: str | None = None, scope: Scope | None = None, /) -> Iterator[Memory]:
         return self._store.export(user_id, scope)
+
+
+class QuotingEmbedder:
+    """Fails and quotes what it was given."""
+
+    name, dimension = "quoting", 8
+
+    def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        raise RuntimeError(f"too long: {' '.join(texts)}")
+
+
+quoting_embedder = QuotingEmbedder()
+
+
+def quoting_scorer(turn: Turn, /) -> float:
+    """Fails and quotes what it was given, until a file `scores` is in the folder of faults."""
+    if not (Path(os.environ[FAULTS]) / "scores").exists():
+        raise RuntimeError(f"can't judge {turn.user_message}")
+    return 1.0

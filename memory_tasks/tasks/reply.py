@@ -281,7 +281,7 @@ def _died(running: telemetry.Step, kind: str) -> None:
 
 def _carried(ref: TurnRef, carried: str, carrier: Sealer) -> Reply:
     try:
-        reply = Reply.model_validate_json(carrier.open(carried))
+        reply = Reply.model_validate_json(carrier.unseal(carried))
     except (SealError, ValidationError):
         raise MalformedMessageError(f"turn {ref.turn_id}: what its message carries is no answer of ours") from None
     if (reply.scope, reply.turn_id) != (ref.scope, ref.turn_id):
