@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DATA ?= locomo10.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format replay bench scaling chaos lock clean
+.PHONY: help demo test lint format replay bench scaling chaos fuzz lock clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,6 +49,9 @@ scaling: $(READY) ## Measure search from 10 to 1,000,000 turns, half an hour; wr
 
 chaos: $(READY) ## Break everything for a quarter of an hour and count what is lost
 	@$(BIN)/python -m tests.chaos
+
+fuzz: $(READY) ## Send 100,000 malformed messages and ledger entries, five minutes
+	@$(BIN)/python -m tests.fuzz 100000
 
 lock: ## Pin every dependency anew, for all platforms and Pythons
 	uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url \

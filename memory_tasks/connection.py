@@ -18,7 +18,7 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from memory_tasks.errors import NewerFormatError, SettingsError, StoreUnavailableError
+from memory_tasks.errors import CorruptEntryError, NewerFormatError, SettingsError, StoreUnavailableError
 
 
 def without_password(url: str) -> str:
@@ -195,6 +195,10 @@ def reaching(client: Any) -> Iterator[None]:
         if "NEWERFORMAT" in (code, str(error).partition("caused error: ")[2].partition(" ")[0]):
             raise NewerFormatError(
                 f"Redis at {where(client)} has a turn that a newer version of memory-tasks wrote: upgrade this one"
+            ) from None
+        if "user_script" in str(error) or code == "WRONGTYPE":
+            raise CorruptEntryError(
+                f"Redis at {where(client)} has something under our keys that is not ours: find out who writes there"
             ) from None
         detail = f": {code}" if code.isupper() else ""
         if isinstance(error, redis.ConnectionError | redis.TimeoutError | RedisClusterException):

@@ -125,6 +125,10 @@ class UnknownTurnError(MemoryTasksError, LookupError):
     """The ledger has no such turn: it never existed, has expired, or was forgotten."""
 
 
+class CorruptEntryError(MemoryTasksError):
+    """The ledger's entry of a turn was changed from outside, so that nobody can go on with it."""
+
+
 class ReplyTimeoutError(MemoryTasksError, TimeoutError):
     """The answer did not arrive in time. The turn goes on; ask again with the same handle."""
 

@@ -3,13 +3,16 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
+from pydantic import TypeAdapter
+
 from memory_tasks.connection import reaching
-from memory_tasks.errors import UnknownTurnError
+from memory_tasks.errors import CorruptEntryError, UnknownTurnError
 from memory_tasks.keys import Keys, TurnKeys, is_turn_tag, parse_turn_tag
 from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest, Scope, State, Step
 from memory_tasks.scripts import Scripts, as_text
@@ -146,17 +149,18 @@ class Ledger:
         )
         if answer[0] != "go":
             return Begun(answer[0], next=_next(answer[1] if len(answer) > 1 else ""))
-        _, request, context, reply, attempts, call, waiting, trace = answer
-        return Begun(
-            "go",
-            request=ReplyRequest.model_validate_json(self.sealer.open(request)),
-            recall=Recall.model_validate_json(self.sealer.open(context)) if context else None,
-            reply=Reply.model_validate_json(self.sealer.open(reply)) if reply else None,
-            attempts=attempts,
-            call=call,
-            waiting=waiting,
-            trace=json.loads(trace) if trace else {},
-        )
+        with _readable(ref.turn_id):
+            _, request, context, reply, attempts, call, waiting, trace = answer
+            return Begun(
+                "go",
+                request=ReplyRequest.model_validate_json(self.sealer.open(request)),
+                recall=Recall.model_validate_json(self.sealer.open(context)) if context else None,
+                reply=Reply.model_validate_json(self.sealer.open(reply)) if reply else None,
+                attempts=attempts,
+                call=call,
+                waiting=waiting,
+                trace=_Trace.validate_json(trace) if trace else {},
+            )
 
     def recalled(self, ref: TurnRef, recall: Recall) -> bool:
         """Save what was recalled. False when the turn has moved on or was forgotten."""
@@ -255,9 +259,10 @@ class Ledger:
             _ms(self._settings.visibility_timeout),
             self._grace,
         )
-        if state:
-            return TurnRef(scope=scope, turn_id=turn_id, epoch=int(value)), state
-        return _next(value), "accepted"
+        with _readable(turn_id):
+            if state:
+                return TurnRef(scope=scope, turn_id=turn_id, epoch=int(value)), state
+            return _next(value), "accepted"
 
     def dead_letters(self) -> Iterator[TurnStatus]:
         """All dead letters, oldest first within a shard."""
@@ -266,7 +271,11 @@ class Ledger:
                 tags = self._client.zrange(shard.dead, 0, -1)
             for tag in filter(is_turn_tag, map(as_text, tags)):
                 scope, turn_id = parse_turn_tag(tag)
-                status = self.find(scope, turn_id)
+                try:
+                    status = self.find(scope, turn_id)
+                except CorruptEntryError as error:
+                    logger.error("%s", error)
+                    continue
                 if status is not None:
                     yield status
 
@@ -326,7 +335,8 @@ class Ledger:
         """The saved answer, or None while there is none."""
         with reaching(self._client):
             saved = self._client.hget(self.keys.turn(scope, turn_id).entry, "reply")
-        return Reply.model_validate_json(self.sealer.open(as_text(saved))) if saved else None
+        with _readable(turn_id):
+            return Reply.model_validate_json(self.sealer.open(as_text(saved))) if saved else None
 
     def status(self, scope: Scope, turn_id: str) -> TurnStatus:
         """The saved state of a turn.
@@ -350,6 +360,11 @@ class Ledger:
         found = {field: as_text(value) for field, value in zip(fields, values, strict=True) if value is not None}
         if "state" not in found:
             return None
+        with _readable(turn_id):
+            return self._status(scope, turn_id, found)
+
+    def _status(self, scope: Scope, turn_id: str, found: Mapping[str, str]) -> TurnStatus:
+        states, steps = get_args(State), get_args(Step)
         return TurnStatus(
             scope=scope,
             turn_id=turn_id,
@@ -370,6 +385,20 @@ class Ledger:
                 as_text(name) for name in self._client.scan_iter(f"{self.keys.prefix}:*:turn:*:{_glob(ending)}", 1000)
             ]
         return [parse_turn_tag(name.partition(":turn:")[2])[0] for name in names]
+
+
+_Trace = TypeAdapter(dict[str, str])
+
+
+@contextmanager
+def _readable(turn_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OverflowError, OSError, KeyError):
+        raise CorruptEntryError(
+            f"turn {turn_id}: its ledger entry was changed from outside and can't be read; erase it with "
+            "'memory-tasks forget --turn'"
+        ) from None
 
 
 def _next(answer: str) -> TurnRef | None:

@@ -25,6 +25,14 @@ def install(settings: Settings) -> None:
     signals.setup_logging.connect(set_up, weak=False, dispatch_uid="memory_tasks.logs")
 
 
+def _first_line_of_celery(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Celery shows messages it can't use, line after line, whatever they hold."""
+    record = event.get("_record")
+    if record is not None and record.name.startswith("celery.") and record.levelno >= logging.WARNING:
+        event["event"] = str(event["event"]).partition("\n")[0]
+    return event
+
+
 def configure(settings: Settings, level: int | str = logging.INFO, file: str | None = None) -> None:
     """Send all logging of this process to standard error, or to a file.
 
@@ -35,6 +43,7 @@ def configure(settings: Settings, level: int | str = logging.INFO, file: str | N
     """
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
+        _first_line_of_celery,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(allow=FIELDS),

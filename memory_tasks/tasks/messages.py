@@ -5,8 +5,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery import signals
+from celery import Celery, bootsteps, signals
+from celery.app.task import Task
 from celery.exceptions import Reject
+from celery.worker.strategy import default as default_strategy
+from kombu.exceptions import KombuError
 from pydantic import ValidationError
 
 from memory_tasks import telemetry
@@ -14,8 +17,12 @@ from memory_tasks.errors import InvalidInputError, MalformedMessageError
 from memory_tasks.keys import parse_scope_tag, scope_tag
 from memory_tasks.ledger import TurnRef
 from memory_tasks.models import Scope
+from memory_tasks.tasks.publisher import QUEUES
 
 logger = logging.getLogger(__name__)
+
+UNUSABLE = (AttributeError, KombuError, LookupError, TypeError, ValueError)
+"""What Celery's own handling of a message stumbles over when the message is malformed."""
 
 
 def turn_ref(message: Mapping[str, Any]) -> TurnRef:
@@ -73,6 +80,68 @@ def rejecting(function: Callable[..., Any]) -> Callable[..., Any]:
             raise Reject("malformed", requeue=False) from None
 
     return checked
+
+
+def strategy(task: Task, app: Celery, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """How a worker receives messages for our tasks: as Celery does, but for those that only look like one.
+
+    What is wrong outside a task's own arguments makes Celery stumble where it does not acknowledge the message: it
+    would then count against what the worker may hold, until the worker holds nothing else.
+    """
+    receive = default_strategy(task, app, consumer, **options)
+
+    def checked(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **given: Any) -> Any:
+        if _is_well_formed(message):
+            return receive(message, body, ack, reject, callbacks, **given)
+        telemetry.MALFORMED.labels("body").inc()
+        logger.error("rejected a message for %s: it has the form of none of ours", task.name)
+        return message.reject_log_error(logger, consumer.connection_errors)
+
+    return checked
+
+
+def _is_well_formed(message: Any) -> bool:
+    try:
+        args, kwargs, embed = message.payload
+        names = (embed.get("callbacks"), embed.get("errbacks"), embed.get("chord"))
+        chain = embed.get("chain") or []
+        headers = message.headers
+        return (
+            isinstance(args, list)
+            and isinstance(kwargs, dict)
+            and not any(names)
+            and all(isinstance(step, dict) and step.get("task") in QUEUES for step in chain)
+            and all(headers.get(name) is None or isinstance(headers[name], str) for name in ("eta", "expires", "id"))
+            and isinstance(headers.get("retries") or 0, int)
+            and headers.get("group") is None
+            and headers.get("timelimit") in (None, [None, None])
+        )
+    except UNUSABLE:
+        return False
+
+
+class SurviveMessages(bootsteps.Step):
+    """A step of a worker's consumer: a message that Celery stumbles over is rejected, instead of ending the worker."""
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        create = consumer.create_task_handler
+
+        def create_surviving(*args: Any, **kwargs: Any) -> Callable[[Any], None]:
+            receive = create(*args, **kwargs)
+
+            def surviving(message: Any) -> None:
+                try:
+                    receive(message)
+                except UNUSABLE as error:
+                    telemetry.MALFORMED.labels("unusable").inc()
+                    logger.error("rejected a message that can't be received (%s)", type(error).__name__)
+                    if not message.acknowledged:
+                        message.reject_log_error(logger, consumer.connection_errors)
+
+            return surviving
+
+        consumer.create_task_handler = create_surviving
 
 
 def count_rejected() -> None:

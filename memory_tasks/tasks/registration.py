@@ -11,7 +11,7 @@ from memory_tasks.errors import SettingsError, StoreUnavailableError
 from memory_tasks.factory import service_from_settings
 from memory_tasks.keys import Keys
 from memory_tasks.settings import Settings
-from memory_tasks.tasks.messages import carried_text, count_rejected, rejecting, scope_of, turn_ref
+from memory_tasks.tasks.messages import SurviveMessages, carried_text, count_rejected, rejecting, scope_of, turn_ref
 from memory_tasks.tasks.promotion import PromotionSteps
 from memory_tasks.tasks.reply import ReplySteps
 from memory_tasks.tasks.runtime import Checkpoint, Runtime, ServiceFactory
@@ -96,6 +96,7 @@ def register(
     settings = settings or Settings.load()
     runtime = Runtime(app, settings, service_factory, checkpoint)
     app.steps["worker"].add(_checking(app, runtime))
+    app.steps["consumer"].add(SurviveMessages)
     app.steps["worker"].add(_metrics(app, settings))
     reply = ReplySteps(runtime)
     promotion = PromotionSteps(runtime)
@@ -109,6 +110,7 @@ def register(
             reject_on_worker_lost=True,
             ignore_result=True,
             serializer="json",
+            Strategy="memory_tasks.tasks.messages:strategy",
             typing=False,  # what arrives is checked inside, where it is counted and rejected
             **options,
         )

@@ -19,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from memory_tasks import telemetry
 from memory_tasks.calls import within
 from memory_tasks.errors import (
+    CorruptEntryError,
     IsolationError,
     MalformedMessageError,
     NewerFormatError,
@@ -212,7 +213,7 @@ class ReplySteps:
         parts = self._runtime.parts
         try:
             begun = parts.ledger.begin(ref, step, token)
-        except (ValidationError, SealError) as error:
+        except (CorruptEntryError, SealError) as error:
             with telemetry.step(step, ref.scope, ref.turn_id, {}) as running:
                 self._failed(ref, running, error, attempts=0, token=token)
         except NewerFormatError as error:

@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 from kombu.transport import redis
+from redis import DataError
 
 from memory_tasks import telemetry
 
@@ -53,5 +54,16 @@ class Transport(redis.Transport):
     def _deliver(self, message: Any, queue: str) -> None:
         try:
             super()._deliver(message, queue)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (AttributeError, DataError, LookupError, TypeError, ValueError) as error:
             _dropped(error)
+            self._release(message)
+
+    def _release(self, message: Any) -> None:
+        """Acknowledge what nobody else will, so that it does not count against what the worker may hold."""
+        try:
+            tag = message["properties"]["delivery_tag"]
+            for channel in self.channels:
+                if tag in channel.qos._delivered:
+                    channel.qos.ack(tag)
+        except (LookupError, TypeError):
+            return  # it got nowhere near

@@ -3,7 +3,7 @@
 import logging
 
 from memory_tasks.connection import reaching
-from memory_tasks.errors import NewerFormatError
+from memory_tasks.errors import CorruptEntryError, NewerFormatError
 from memory_tasks.tasks.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ def sweep(runtime: Runtime) -> int:
         for tag in tags:
             try:
                 ref, state = ledger.republish(tag)
-            except NewerFormatError as error:
-                logger.error("a turn is left to a newer worker: %s", error)
+            except (NewerFormatError, CorruptEntryError) as error:
+                logger.error("a turn is left as it is: %s", error)
                 continue
             if ref is not None and state is not None:
                 publisher.publish(ref, state)
