@@ -48,6 +48,17 @@ def configure(app: Celery, settings: Settings) -> Celery:
     )
     if settings.broker.startswith(("redis://", "rediss://")):
         app.conf.broker_transport = "memory_tasks.tasks.transport:Transport"
+    if settings.broker.startswith(("amqp://", "amqps://")):
+        # Replicated by the majority of a cluster's nodes, and written to disk before a publisher is confirmed.
+        app.conf.update(
+            task_default_queue="reply",
+            task_default_queue_type="quorum",
+            task_create_missing_queue_type="quorum",
+            broker_native_delayed_delivery_queue_type="quorum",
+            # A delay is kept by the broker then, and survives its restart; direct exchanges can't do that.
+            task_default_exchange_type="topic",
+            task_create_missing_queue_exchange_type="topic",
+        )
     if settings.broker.startswith("rediss://"):
         app.conf.broker_use_ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     return app

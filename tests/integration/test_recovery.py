@@ -129,7 +129,7 @@ def test_a_long_term_write_that_fails_for_good_is_a_dead_letter_and_can_be_retri
     wait_for(lambda: pending.status().state == "failed", "the turn to be a dead letter")
     assert pending.result().answer
     (dead,) = system.client.failed()
-    assert (dead.failed_step, dead.error) == ("persist", "StoreUnavailableError")
+    assert (dead.failed_step, dead.error) == ("persist", "StoreUnavailableError from OSError")
     (system.faults / "upsert").unlink()
     system.client.retry_failed("ann", "c1", pending.turn_id)
     wait_for(lambda: pending.status().state == "promoted", "the retried turn to be promoted")
