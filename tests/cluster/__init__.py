@@ -1,0 +1,1 @@
+"""The image and its workers as containers, with pytest-celery."""
