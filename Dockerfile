@@ -20,4 +20,5 @@ ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 MEMORY_TASKS_LONG_TERM_URL=sqlite://
 USER memory
 WORKDIR /data
 VOLUME /data
-CMD ["celery", "-A", "workers.app", "worker", "-Q", "reply,persist,promote", "-P", "threads", "-c", "50"]
+HEALTHCHECK --interval=20s --timeout=15s --start-period=30s CMD ["memory-tasks", "health"]
+CMD ["celery", "-A", "workers.app", "worker", "-Q", "reply,persist,promote", "-P", "threads", "-c", "50", "--loglevel", "INFO"]

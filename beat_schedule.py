@@ -22,7 +22,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         name: {
             "task": name,
             "schedule": every,
-            "options": {"queue": QUEUES[name], "expires": every, "ignore_result": True},
+            "options": {"queue": QUEUES[name], "expires": every, "ignore_result": True, "serializer": "json"},
         }
         for name, every in intervals.items()
     }

@@ -72,6 +72,17 @@ class Check:
 
 OLDEST_REDIS = (6, 2)
 CLOCK_SECONDS = 5.0
+MANY = 1.5
+"""Beats from which on there is more than one; the last minute is never exact."""
+EXTRAS = {
+    "openai": "openai",
+    "sentence-transformers": "sentence_transformers",
+    "leann": "leann",
+    "postgres": "psycopg",
+    "tracing": "opentelemetry.sdk",
+    "web": "fastapi",
+}
+"""Each with a module that it brings."""
 LATE = timedelta(hours=1)
 """Beyond `promote_after`, a turn that is not promoted yet is late."""
 
@@ -83,11 +94,14 @@ def checks(client: "MemoryClient") -> Iterator[Check]:
         ("durability", _durability),
         ("clock", _clock),
         ("broker", _broker),
+        ("visibility timeout", _visibility),
         ("sweep", _sweep),
+        ("beat", _beat),
         ("long-term store", _store),
         ("embedder", _embedder),
         ("promotion", _promotion),
         ("dead letters", _dead_letters),
+        ("extras", _extras),
     )
     for name, look in looks:
         try:
@@ -123,6 +137,46 @@ def _broker(client: "MemoryClient") -> Check:
 def _sweep(client: "MemoryClient") -> Check:
     found = [problem for problem in system_problems(client) if "Redis at" not in problem]
     return Check("sweep", "runs" if not found else "needs attention", "; ".join(found))
+
+
+def _visibility(client: "MemoryClient") -> Check:
+    settings = client.settings
+    if not settings.broker.startswith(("redis", "unix", "valkey")):
+        return Check("visibility timeout", "not needed: the broker hands a dead worker's messages on at once")
+    # Settings that do not fit were refused before; a host's own app may say something else.
+    return Check(
+        "visibility timeout", f"{settings.visibility_timeout:g} s, and no task may run longer than "
+        f"{settings.longest_step:g} s",
+    )  # fmt: skip
+
+
+def _beat(client: "MemoryClient") -> Check:
+    minute = int(time.time() // 60) - 1
+    with reaching(client.redis):
+        swept = int(client.redis.get(client.keys.sweeps(minute)) or 0)
+    beats = swept * client.settings.sweep_interval / 60
+    remedy = "run beat once: more of them do no harm, but double the messages of sweep and promotion"
+    return Check(
+        "beat", f"{swept} sweeps in the last minute: about {beats:.1f} running", remedy if beats > MANY else ""
+    )
+
+
+def _extras(client: "MemoryClient") -> Check:
+    installed = [extra for extra, module in EXTRAS.items() if _is_installed(module)]
+    settings = client.settings
+    needed = {settings.completer, settings.embedder, settings.long_term_url.partition(":")[0]} & set(EXTRAS)
+    if settings.long_term_url.startswith("postgres"):
+        needed.add("postgres")
+    missing = sorted(needed - set(installed))
+    remedy = f"pip install 'memory-tasks[{','.join(missing)}]'" if missing else ""
+    return Check("extras", ", ".join(installed) or "none", remedy)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
 
 
 def _store(client: "MemoryClient") -> Check:

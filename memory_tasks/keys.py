@@ -176,6 +176,10 @@ class Keys:
         """String that exists as long as the sweep runs."""
         return f"{self.prefix}:swept"
 
+    def sweeps(self, minute: int) -> str:
+        """Number: sweeps that ran in a minute since 1970."""
+        return f"{self.prefix}:sweeps:{minute}"
+
     @property
     def carrier(self) -> str:
         """String: the key that encrypts answers which travel in a message because the ledger can't be written."""

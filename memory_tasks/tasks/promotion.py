@@ -51,7 +51,7 @@ class PromotionSteps:
     def _send(self, app: Celery, tag: str) -> None:
         app.send_task(
             "memory_tasks.promote", args=[tag], queue=QUEUES["memory_tasks.promote"], expires=self._claim,
-            ignore_result=True,
+            ignore_result=True, serializer="json",
         )  # fmt: skip
 
     def promote(self, app: Celery, scope: Scope) -> int:

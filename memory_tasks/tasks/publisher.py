@@ -127,6 +127,7 @@ class Publisher:
             # The same message that celery.chain would make, in half the time. Celery takes the next step from the end.
             chain=[_signature(name, reference) for name in reversed(rest)],
             ignore_result=True,
+            serializer="json",  # whatever the app's default is
             argsrepr="()",
             kwargsrepr=repr({"turn_id": ref.turn_id}),
         )
@@ -151,7 +152,7 @@ def _signature(name: str, reference: dict[str, Any]) -> dict[str, Any]:
         "task": name,
         "args": [],
         "kwargs": {"ref": reference},
-        "options": {"queue": QUEUES[name], "ignore_result": True},
+        "options": {"queue": QUEUES[name], "ignore_result": True, "serializer": "json"},
         "subtask_type": None,
         # The chain hands on what `complete` returns, which is None but for one exception, to `persist` alone.
         "immutable": name != "memory_tasks.persist",

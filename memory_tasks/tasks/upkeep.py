@@ -1,6 +1,7 @@
 """The sweep: turns whose worker died, whose message got lost or whose retry is due go on from their saved state."""
 
 import logging
+import time
 
 from memory_tasks.connection import reaching
 from memory_tasks.errors import CorruptEntryError, NewerFormatError
@@ -30,7 +31,11 @@ def sweep(runtime: Runtime) -> int:
             if ref is not None and state is not None:
                 publisher.publish(ref, state)
                 sent += 1
-    with reaching(runtime.parts.client):
+    count = ledger.keys.sweeps(int(time.time() // 60))
+    with reaching(runtime.parts.client), runtime.parts.client.pipeline(transaction=False) as pipe:
         ttl = max(SWEPT_SECONDS, 10 * runtime.settings.sweep_interval)
-        runtime.parts.client.set(ledger.keys.swept, "1", px=int(ttl * 1000))
+        pipe.set(ledger.keys.swept, "1", px=int(ttl * 1000))
+        pipe.incr(count)
+        pipe.expire(count, 300)
+        pipe.execute()
     return sent

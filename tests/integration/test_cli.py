@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -193,6 +194,16 @@ def test_the_doctor_has_a_remedy_for_what_is_not_well(own_system: System) -> Non
     own_system.start_beat()
     own_system.start_worker()
     wait_for(lambda: run(own_system, "doctor")[0] == 0, "all to be well")
+    keys, redis = own_system.client.keys, own_system.client.redis
+    for minute in (-1, 0, 1):
+        # As if two beats had been running.
+        redis.set(keys.sweeps(int(time.time() // 60) + minute), int(2 * 60 / own_system.settings.sweep_interval))
+    code, output = run(own_system, "doctor")
+    assert (code, "run beat once" in output, "no task may run longer than" in output) == (1, True, True)
+    code, output = run(
+        System(own_system.folder, own_system.settings.redis_url, embedder="sentence-transformers"), "doctor"
+    )
+    assert (code, "memory-tasks[sentence-transformers]" in output) == (1, True)
     broken = System(
         own_system.folder, own_system.settings.redis_url, broker_url=f"amqp://app:secret@127.0.0.1:{free_port()}"
     )
