@@ -105,3 +105,11 @@ def test_the_readme_has_every_setting() -> None:
         for name, default, meaning in Settings.documented()
     ]
     assert [row for row in rows if row not in readme] == [], "put these lines into the README's table"
+
+
+def test_compose_passes_every_setting_on() -> None:
+    compose = (Path(__file__).parents[2] / "compose.yaml").read_text()
+    ours = {name for name, _, _ in Settings.documented()} - {
+        f"MEMORY_TASKS_OPENAI_{name}" for name in ("BASE_URL", "API_KEY")
+    }
+    assert {name for name in ours if f"    {name}:" not in compose} == set()
