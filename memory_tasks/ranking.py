@@ -14,7 +14,7 @@ writes long answers, neighbours alone find less. Length and form of a turn carry
 not what was said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +63,28 @@ class Evidence:
     cosines: Floats | None
     times: NDArray[np.float64]
     scope_starts: Sequence[int] = (0,)
+
+
+MANY_TURNS = 5_000
+"""Turns from which on words that nearly every turn has are left out: there they cost much and tell little."""
+COMMON = 0.25
+"""Share of the turns from which on a word is such a one."""
+
+
+def common_from(turns: int) -> int:
+    """In how many of so many turns a word must be to be left out."""
+    return int(turns * COMMON) if turns >= MANY_TURNS else turns + 1
+
+
+def telling(counts: Mapping[str, int], turns: int) -> list[str]:
+    """The words of a query that tell something; all of them, if they are all common.
+
+    Args:
+        counts: In how many turns each word is; what exceeds `common_from` need not be exact.
+        turns: That are searched.
+    """
+    rare = [term for term, count in counts.items() if count < common_from(turns)]
+    return rare or list(counts)
 
 
 @dataclass(frozen=True, slots=True)

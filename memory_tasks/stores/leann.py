@@ -177,9 +177,12 @@ class LeannStore(SQLiteStore):
     def _rank(self, db: Any, scopes: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         snapshots = {scope[0]: snapshot for scope in scopes if (snapshot := self._snapshot(db, scope))}
         # An index proposes what is near at any time, so a part of the time is searched exactly.
-        if wanted.vector is None or wanted.is_timed or not snapshots:
+        vector = wanted.vector
+        if vector is None or wanted.is_timed or not snapshots:
             return super()._rank(db, scopes, wanted)
-        postings = {term: self._postings(db, [number for number, _, _ in scopes], term) for term in wanted.terms}
+        numbers = [number for number, _, _ in scopes]
+        wanted = self._telling(db, wanted, numbers, sum(next_seq for _, next_seq, _ in scopes))
+        postings = {term: self._postings(db, numbers, term) for term in wanted.terms}
         most = max(CANDIDATES, 4 * wanted.limit)
         proposed = set(_best_by_words(postings, most))
         for number, next_seq, _ in scopes:
@@ -188,7 +191,7 @@ class LeannStore(SQLiteStore):
             if searcher is None:
                 covered = 0
             else:
-                proposed.update(_nearest(searcher, wanted.vector, most))
+                proposed.update(_nearest(searcher, vector, most))
             proposed.update(range(number << SEQUENCE_BITS | covered, number << SEQUENCE_BITS | next_seq))
         around = sorted({pk + step for pk in proposed for step in (-1, 0, 1)})
         found = features_of([(number, self._rows(db, number, around)) for number, _, _ in scopes])

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +17,7 @@ from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnava
 from memory_tasks.loading import needs_extra
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.ranking import Floats
+from memory_tasks.ranking import MANY_TURNS, Floats, common_from, telling
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import (
     SEQUENCE_BITS,
@@ -280,12 +281,15 @@ class PgVectorStore:
             else:
                 features = self._cache.load(rows, partial(self._features, db, user))
                 numbers = [number for number, _, _ in rows]
+                wanted = self._telling(db, user, wanted, numbers, features.size)
                 found = features.rank(wanted, partial(self._postings, db, user, numbers))
             return [row.hit(self._memory(db, user, row.pk)) for row in found]
 
     def _among_candidates(self, db: Any, user: bytes, rows: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         """Rank what the index and the rarest words propose, with their neighbours, instead of everything."""
         most = max(CANDIDATES, 4 * wanted.limit)
+        numbers = [number for number, _, _ in rows]
+        wanted = self._telling(db, user, wanted, numbers, sum(next_seq for _, next_seq, _ in rows))
         proposed: set[int] = set()
         db.execute(f"set local hnsw.ef_search = {min(1000, most)}")
         for scope, _, _ in rows:
@@ -306,8 +310,18 @@ class PgVectorStore:
         found = features_of(
             [(scope, read(scope << SEQUENCE_BITS, (scope + 1) << SEQUENCE_BITS)) for scope, _, _ in rows]
         )
-        numbers = [number for number, _, _ in rows]
         return found.rank(wanted, partial(self._postings, db, user, numbers, pks=found.pks.tolist()))
+
+    def _telling(self, db: Any, user: bytes, wanted: Wanted, scopes: Sequence[int], turns: int) -> Wanted:
+        """Without the words that nearly every one of many turns has."""
+        if turns < MANY_TURNS:
+            return wanted
+        counts = db.execute(
+            "select w.term, (select count(*) from (select 1 from postings p where p.user_key = %s "
+            "and p.scope = any(%s) and p.term = w.term limit %s) as some) from unnest(%s::text[]) as w (term)",
+            (user, list(scopes), common_from(turns), list(wanted.terms)),
+        ).fetchall()
+        return replace(wanted, terms=telling(dict(counts), turns))
 
     def _scopes(self, db: Any, scope: Scope, across: Across) -> list[ScopeRow]:
         where, values = "user_key = %s", [_key(scope.user_id)]

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
@@ -19,6 +20,7 @@ from memory_tasks.errors import (
 )
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
+from memory_tasks.ranking import MANY_TURNS, common_from, telling
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow, Wanted
 from memory_tasks.stores.records import (
@@ -208,7 +210,23 @@ class SQLiteStore:
 
     def _rank(self, db: sqlite3.Connection, scopes: Sequence[ScopeRow], wanted: Wanted) -> list[Ranked]:
         found = self._cache.load(scopes, partial(self._features, db))
-        return found.rank(wanted, partial(self._postings, db, found.scopes))
+        return found.rank(
+            self._telling(db, wanted, found.scopes, found.size), partial(self._postings, db, found.scopes)
+        )
+
+    def _telling(self, db: sqlite3.Connection, wanted: Wanted, scopes: Sequence[int], turns: int) -> Wanted:
+        """Without the words that nearly every one of many turns has."""
+        if turns < MANY_TURNS:
+            return wanted
+        enough = common_from(turns)
+        counts = dict.fromkeys(wanted.terms, 0)
+        for term in counts:
+            for scope in scopes:
+                counts[term] += db.execute(
+                    "select count(*) from (select 1 from postings where scope = ? and term = ? limit ?)",
+                    (scope, term, enough),
+                ).fetchone()[0]
+        return replace(wanted, terms=telling(counts, turns))
 
     def _features(self, db: sqlite3.Connection, first: int, last: int) -> list[FeatureRow]:
         return db.execute(

@@ -1,6 +1,6 @@
 import numpy as np
 
-from memory_tasks.ranking import Evidence, bm25, score
+from memory_tasks.ranking import MANY_TURNS, Evidence, bm25, score, telling
 
 
 def evidence(words: list[set[int]], **fields: object) -> Evidence:
@@ -65,3 +65,10 @@ def test_the_share_of_words_is_between_0_and_1_and_counts_words_that_no_turn_has
     assert 0.3 < both[2] < 0.7
     unknown = score(evidence([{1}, set()])).words
     assert 0.2 < unknown[1] < 0.5
+
+
+def test_words_of_nearly_every_turn_are_left_out_where_there_are_many_turns() -> None:
+    counts = {"rare": 3, "common": MANY_TURNS // 2}
+    assert telling(counts, MANY_TURNS) == ["rare"]
+    assert telling(counts, MANY_TURNS - 1) == ["rare", "common"]
+    assert telling({"common": MANY_TURNS}, MANY_TURNS) == ["common"]
