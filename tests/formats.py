@@ -17,7 +17,8 @@ from memory_tasks.connection import connect
 from memory_tasks.ledger import Ledger, make_reply
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.conformance import WordsEmbedder
-from memory_tasks.stores.pgvector import SCHEMA, PgVectorStore
+from memory_tasks.stores.pgvector import PgVectorStore
+from memory_tasks.stores.postgres import SCHEMA
 from memory_tasks.stores.records import FORMAT
 from memory_tasks.stores.working_redis import Promotion
 from memory_tasks.transfer import export_lines

@@ -1,20 +1,16 @@
 """Long-term memory in PostgreSQL with pgvector: the store for several machines (extra `postgres`)."""
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
-from os import getpid
 from typing import Any
 
 from memory_tasks.connection import without_password
 from memory_tasks.embedders import embed
 from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnavailableError
-from memory_tasks.loading import needs_extra
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
 from memory_tasks.ranking import MANY_TURNS, Floats, common_from, telling
@@ -28,6 +24,7 @@ from memory_tasks.stores.features import (
     Wanted,
     features_of,
 )
+from memory_tasks.stores.postgres import CONNECT_SECONDS, SCHEMA, Database, psycopg
 from memory_tasks.stores.records import (
     EMBED_CHARS,
     Codec,
@@ -37,16 +34,6 @@ from memory_tasks.stores.records import (
     to_micros,
 )
 
-try:
-    import psycopg
-    from pgvector.psycopg import register_vector
-    from psycopg_pool import ConnectionPool, PoolTimeout
-except ImportError as error:
-    raise needs_extra("postgres", "MEMORY_TASKS_LONG_TERM_URL=postgresql://...") from error
-
-SCHEMA = "memory_tasks"
-POOL_SIZE = 8
-CONNECT_SECONDS = 10.0
 LARGE = 20_000
 """Turns from which on a conversation is searched through an HNSW index of its own instead of exactly."""
 CANDIDATES = 300
@@ -87,42 +74,8 @@ class PgVectorStore:
         self._url = url
         self.embedder = embedder
         self._cache = FeatureCache()
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._pool: ConnectionPool[Any] | None = None
+        self._database = Database(url)
         self._codec = self._migrate(sealer or Sealer(), partitions)
-
-    def _connections(self) -> "ConnectionPool[Any]":
-        with self._lock:
-            if self._pool is None or self._pid != getpid():
-                self._pool = ConnectionPool(
-                    self._url,
-                    min_size=0,
-                    max_size=POOL_SIZE,
-                    timeout=CONNECT_SECONDS,
-                    kwargs={"autocommit": False, "connect_timeout": int(CONNECT_SECONDS)},
-                    configure=_configure,
-                    open=True,
-                )
-                self._pid = getpid()
-            return self._pool
-
-    @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Any]:
-        try:
-            with self._connections().connection() as db:
-                # A reader sees one state throughout; a writer must see what others have just committed.
-                db.isolation_level = (
-                    psycopg.IsolationLevel.READ_COMMITTED if write else psycopg.IsolationLevel.REPEATABLE_READ
-                )
-                yield db
-        except (psycopg.Error, PoolTimeout) as error:
-            # The server's message may quote values.
-            detail = getattr(getattr(error, "diag", None), "sqlstate", None) or type(error).__name__
-            raise StoreUnavailableError(
-                f"long-term store {without_password(self._url)} can't be used ({detail}); check that it runs and "
-                "MEMORY_TASKS_LONG_TERM_URL"
-            ) from error
 
     def _migrate(self, sealer: Sealer, partitions: int) -> Codec:
         try:
@@ -160,7 +113,7 @@ class PgVectorStore:
     def upsert(self, memories: Sequence[Memory]) -> None:
         # The last of several with one id wins, as if they had come one after the other.
         latest = {(memory.scope, memory.turn.turn_id): memory for memory in memories}
-        with self._transaction(write=False) as db:
+        with self._database.transaction(write=False) as db:
             found = self._find(db, list(latest.values()))
         changed = [memory for id, memory in latest.items() if found.get(id) != memory]
         pairs, failed = embedded(self.embedder, changed)
@@ -169,7 +122,7 @@ class PgVectorStore:
         for memory, vector in sorted(pairs, key=lambda pair: repr(pair[0].scope)):
             by_scope.setdefault(memory.scope, []).append((memory, vector))
         large: set[tuple[bytes, int]] = set()
-        with self._transaction(write=True) as db:
+        with self._database.transaction(write=True) as db:
             for scope, group in by_scope.items():
                 number, size = self._put(db, scope, group)
                 if size >= LARGE and self.embedder:
@@ -246,7 +199,7 @@ class PgVectorStore:
 
     def _index(self, user: bytes, scope: int) -> None:
         """Make the HNSW index of a large scope, on the partition it lies in, when it is missing."""
-        with self._transaction(write=True) as db:
+        with self._database.transaction(write=True) as db:
             row = db.execute(
                 "select tableoid::regclass::text from turns where user_key = %s and scope = %s limit 1", (user, scope)
             ).fetchone()
@@ -273,7 +226,7 @@ class PgVectorStore:
         vector = embed(self.embedder, [query[:EMBED_CHARS]])[0] if self.embedder and not by_words else None
         wanted = Wanted(self._codec.terms_wanted(query), vector, limit, since, until)
         user = _key(scope.user_id)
-        with self._transaction(write=False) as db:
+        with self._database.transaction(write=False) as db:
             rows = self._scopes(db, scope, across)
             # An index proposes what is near at any time, so a part of the time is searched exactly.
             if vector is not None and not wanted.is_timed and any(next_seq >= LARGE for _, next_seq, _ in rows):
@@ -369,7 +322,7 @@ class PgVectorStore:
 
     def delete(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         user = _key(scope.user_id)
-        with self._transaction(write=True) as db:
+        with self._database.transaction(write=True) as db:
             found = self._scopes(db, scope, "conversation")
             if not found:
                 return 0
@@ -391,7 +344,7 @@ class PgVectorStore:
     def _forget(self, scope: Scope, across: Across) -> int:
         user = _key(scope.user_id)
         erased = 0
-        with self._transaction(write=True) as db:
+        with self._database.transaction(write=True) as db:
             for number, next_seq, _ in self._scopes(db, scope, across):
                 db.execute("delete from scopes where user_key = %s and scope = %s", (user, number))
                 db.execute("delete from postings where user_key = %s and scope = %s", (user, number))
@@ -401,7 +354,7 @@ class PgVectorStore:
         return erased
 
     def count(self, scope: Scope) -> int:
-        with self._transaction(write=False) as db:
+        with self._database.transaction(write=False) as db:
             count: int = db.execute(
                 "select count(*) from turns where user_key = %s and scope in "
                 "(select scope from scopes where user_key = %s and conversation_key = %s)",
@@ -421,7 +374,7 @@ class PgVectorStore:
         last = -1
         # A page at a time, so that a slow reader holds no snapshot open.
         while True:
-            with self._transaction(write=False) as db:
+            with self._database.transaction(write=False) as db:
                 rows = db.execute(
                     f"select t.pk, {_TURN} from turns t join scopes s on s.user_key = t.user_key and s.scope = t.scope "
                     f"where t.pk > %s{where} order by t.pk limit 500",
@@ -435,13 +388,4 @@ class PgVectorStore:
 
     def close(self) -> None:
         """Close the connections of this process."""
-        with self._lock:
-            if self._pool is not None and self._pid == getpid():
-                self._pool.close()
-            self._pool = None
-
-
-def _configure(db: Any) -> None:
-    db.execute(f"set search_path = {SCHEMA}, public")
-    register_vector(db)
-    db.commit()
+        self._database.close()

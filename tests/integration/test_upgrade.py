@@ -16,7 +16,8 @@ from memory_tasks import (
 )
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.conformance import ANN, WordsEmbedder
-from memory_tasks.stores.pgvector import SCHEMA, PgVectorStore
+from memory_tasks.stores.pgvector import PgVectorStore
+from memory_tasks.stores.postgres import SCHEMA
 from memory_tasks.transfer import read_lines
 from tests import formats
 from tests.conditions import wait_for
