@@ -78,7 +78,11 @@ def failed_list(data: DataFolder = DATA) -> None:
     from memory_tasks.models import now
 
     with connected(data) as client:
-        table = Table("turn", "user", "conversation", "step", "error", "age", box=None)
+        table = Table(box=None)
+        # Never cut: it is what the other commands take.
+        table.add_column("turn", no_wrap=True, min_width=36)
+        for column in ("user", "conversation", "step", "error", "age"):
+            table.add_column(column, overflow="fold")
         for found in client.failed():
             age = now() - found.times["failed"]
             row = (

@@ -13,7 +13,7 @@ from memory_tasks.embedders import embed
 from memory_tasks.errors import InvalidInputError, PartialWriteError, StoreUnavailableError
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.ranking import MANY_TURNS, Floats, common_from, telling
+from memory_tasks.ranking import Floats, common_from, telling
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import (
     SEQUENCE_BITS,
@@ -34,7 +34,7 @@ from memory_tasks.stores.records import (
     to_micros,
 )
 
-LARGE = 20_000
+LARGE = 50_000
 """Turns from which on a conversation is searched through an HNSW index of its own instead of exactly."""
 CANDIDATES = 300
 """Turns that the index, and the words of the query, propose in a large conversation."""
@@ -267,12 +267,13 @@ class PgVectorStore:
 
     def _telling(self, db: Any, user: bytes, wanted: Wanted, scopes: Sequence[int], turns: int) -> Wanted:
         """Without the words that nearly every one of many turns has."""
-        if turns < MANY_TURNS:
+        enough = common_from(turns)
+        if enough > turns:
             return wanted
         counts = db.execute(
             "select w.term, (select count(*) from (select 1 from postings p where p.user_key = %s "
-            "and p.scope = any(%s) and p.term = w.term limit %s) as some) from unnest(%s::text[]) as w (term)",
-            (user, list(scopes), common_from(turns), list(wanted.terms)),
+            "and p.scope = any(%s) and p.term = w.term limit %s) as found) from unnest(%s::text[]) as w (term)",
+            (user, list(scopes), enough, list(wanted.terms)),
         ).fetchall()
         return replace(wanted, terms=telling(dict(counts), turns))
 

@@ -20,7 +20,7 @@ from memory_tasks.errors import (
 )
 from memory_tasks.models import Across, Hit, Memory, Scope
 from memory_tasks.ports import Embedder
-from memory_tasks.ranking import MANY_TURNS, common_from, telling
+from memory_tasks.ranking import common_from, telling
 from memory_tasks.sealing import Sealer
 from memory_tasks.stores.features import SEQUENCE_BITS, FeatureCache, FeatureRow, Ranked, ScopeRow, Wanted
 from memory_tasks.stores.records import (
@@ -216,9 +216,9 @@ class SQLiteStore:
 
     def _telling(self, db: sqlite3.Connection, wanted: Wanted, scopes: Sequence[int], turns: int) -> Wanted:
         """Without the words that nearly every one of many turns has."""
-        if turns < MANY_TURNS:
-            return wanted
         enough = common_from(turns)
+        if enough > turns:
+            return wanted
         counts = dict.fromkeys(wanted.terms, 0)
         for term in counts:
             for scope in scopes:

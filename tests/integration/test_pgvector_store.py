@@ -8,7 +8,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from memory_tasks import IndexMismatchError, InvalidInputError, Scope, Settings, SQLiteStore, StoreUnavailableError
+from memory_tasks import (
+    IndexMismatchError,
+    InvalidInputError,
+    Scope,
+    Settings,
+    SQLiteStore,
+    StoreUnavailableError,
+    ranking,
+)
 from memory_tasks.embedders.wordllama import WordLlamaEmbedder
 from memory_tasks.ports import LongTermStore
 from memory_tasks.stores import load_long_term, pgvector
@@ -110,3 +118,17 @@ def test_it_is_chosen_by_url_and_errors_have_no_password(database: str) -> None:
         db.execute("drop schema memory_tasks cascade")
     with pytest.raises(StoreUnavailableError, match="can't be used"):
         store.count(ANN)
+
+
+def test_words_of_nearly_every_turn_are_left_out_where_there_are_many(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "MANY_TURNS", 10)
+    turns = [memory(f"t{n}", "the tea of Kyoto" if n == 7 else f"the tea number {n}") for n in range(40)]
+    for store in (PgVectorStore(database), SQLiteStore(tmp_path / "m.db")):
+        store.upsert(turns)
+        (hit,) = store.search(ANN, "tea Kyoto", 1)
+        assert hit.memory.turn.turn_id == "t7"
+        # Nothing else has evidence: the tea of every turn does not count.
+        assert {other.words for other in store.search(ANN, "tea Kyoto", 40)[1:]} == {0.0}
+        assert len(store.search(ANN, "tea", 3)) == 3
