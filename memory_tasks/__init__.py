@@ -28,7 +28,6 @@ from memory_tasks.errors import (
 )
 from memory_tasks.events import Event
 from memory_tasks.importance import KeywordScorer
-from memory_tasks.ledger import TurnStatus
 from memory_tasks.models import (
     Candidate,
     Completion,
@@ -50,6 +49,7 @@ from memory_tasks.settings import Settings
 from memory_tasks.stores.sqlite import SQLiteStore
 from memory_tasks.stores.working_redis import RedisWorkingStore
 from memory_tasks.tasks import register
+from memory_tasks.turns import TurnStatus
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ from memory_tasks.connection import connect, connect_async
 from memory_tasks.errors import UnknownTurnError
 from memory_tasks.forgetting import Forgetting, Writers
 from memory_tasks.keys import Keys
-from memory_tasks.ledger import Ledger, TurnStatus
+from memory_tasks.ledger import Ledger
 from memory_tasks.models import Across, Candidate, Forgotten, Hit, ReplyRequest, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.promoting import Promoted, Promoter
@@ -24,6 +24,7 @@ from memory_tasks.registry import registered
 from memory_tasks.settings import Settings
 from memory_tasks.tasks.publisher import Publisher, configure
 from memory_tasks.transfer import Imported, Line, export_lines, import_lines
+from memory_tasks.turns import TurnStatus
 
 
 class Stores:

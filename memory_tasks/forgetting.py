@@ -15,10 +15,11 @@ from typing import Any
 from memory_tasks.connection import reaching
 from memory_tasks.errors import StaleTurnError
 from memory_tasks.keys import Keys, scope_tag
-from memory_tasks.ledger import Ledger, TurnRef
+from memory_tasks.ledger import Ledger
 from memory_tasks.models import Forgotten, Scope
 from memory_tasks.ports import LongTermStore, WorkingStore
 from memory_tasks.scripts import Scripts, as_text
+from memory_tasks.turns import TurnRef
 
 POLL_SECONDS = 0.02
 

@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
@@ -18,6 +17,7 @@ from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest,
 from memory_tasks.scripts import Scripts, as_text
 from memory_tasks.sealing import Sealer, new_key
 from memory_tasks.settings import Settings
+from memory_tasks.turns import Accepted, Begun, TurnRef, TurnStatus
 
 logger = logging.getLogger(__name__)
 
@@ -25,64 +25,6 @@ EVENTS_PER_TURN = 10_000
 """Chunks kept of one answer; a reader that comes later gets the rest with the whole answer."""
 PAGE = 100
 FORGET_PAGE = 500
-
-
-class TurnRef(Record):
-    """What a message in the broker carries: which turn, never its text."""
-
-    scope: Scope
-    turn_id: str
-    epoch: int
-    """When the turn was accepted; a turn accepted anew after a forget has another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What `begin` says: whether to work, and with what."""
-
-    verdict: Literal["go", "busy", "stale", "dead"]
-    next: TurnRef | None = None
-    """The turn that became active because this one ended."""
-    request: ReplyRequest | None = None
-    recall: Recall | None = None
-    reply: Reply | None = None
-    attempts: int = 0
-    """How often the step has failed so far."""
-    call: int = 0
-    """Number of this call of the model, from 1."""
-    waiting: int = 0
-    """Turns that wait behind this one."""
-    trace: Mapping[str, str] = field(default_factory=dict)
-    """Of the request that was accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What became of a message."""
-
-    ref: TurnRef
-    is_new: bool
-    """Whether the turn was not known before."""
-    is_active: bool
-    """Whether it is its turn now, so that the caller should publish it."""
-
-
-class TurnStatus(Record):
-    """The saved state of a turn, without its text."""
-
-    scope: Scope
-    turn_id: str
-    epoch: int
-    state: State
-    times: dict[str, datetime]
-    """When each state was reached, by the clock of Redis."""
-    attempts: dict[str, int]
-    """Failures so far, by step."""
-    calls: int = 0
-    """Calls of the model so far."""
-    failed_step: str | None = None
-    error: str | None = None
-    """Class name of the last error."""
 
 
 class Ledger:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from memory_tasks.errors import ReplyTimeoutError, TurnFailedError
 from memory_tasks.events import BEGINNING, BLOCK_MS, Event, Events
-from memory_tasks.ledger import TurnStatus
 from memory_tasks.models import Reply, Scope
+from memory_tasks.turns import TurnStatus
 
 if TYPE_CHECKING:
     from memory_tasks.client import MemoryClient

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from memory_tasks.cli.console import DATA, Conversation, DataFolder, User, connected, console, errors
 from memory_tasks.client import MemoryClient
-from memory_tasks.ledger import TurnStatus
+from memory_tasks.turns import TurnStatus
 
 app = typer.Typer()
 failed_app = typer.Typer(

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from memory_tasks import telemetry
 from memory_tasks.errors import InvalidInputError, MalformedMessageError
 from memory_tasks.keys import parse_scope_tag, scope_tag
-from memory_tasks.ledger import TurnRef
 from memory_tasks.models import Scope
 from memory_tasks.tasks.publisher import QUEUES
+from memory_tasks.turns import TurnRef
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from kombu.exceptions import OperationalError
 
 from memory_tasks.connection import without_password
 from memory_tasks.errors import BrokerUnavailableError
-from memory_tasks.ledger import TurnRef
 from memory_tasks.models import State
 from memory_tasks.settings import Settings
+from memory_tasks.turns import TurnRef
 
 logger = logging.getLogger(__name__)
 

@@ -28,11 +28,12 @@ from memory_tasks.errors import (
     StaleTurnError,
     StoreUnavailableError,
 )
-from memory_tasks.ledger import Begun, TurnRef, make_reply
+from memory_tasks.ledger import make_reply
 from memory_tasks.models import Reply, ReplyRequest, Step, Turn
 from memory_tasks.sealing import Sealer
 from memory_tasks.tasks.chunks import ChunkWriter
 from memory_tasks.tasks.runtime import Runtime
+from memory_tasks.turns import Begun, TurnRef
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_tasks import PendingReply, Scope, StoreUnavailableError
-from memory_tasks.ledger import TurnStatus
+from memory_tasks.turns import TurnStatus
 from tests.conditions import wait_for
 from tests.system import System
 from workers.valkey import EmbeddedValkey

@@ -6,7 +6,8 @@ import pytest
 import redis
 
 from memory_tasks import Completion, Recall, ReplyRequest, Scope, Settings
-from memory_tasks.ledger import Ledger, TurnRef, make_reply
+from memory_tasks.ledger import Ledger, make_reply
+from memory_tasks.turns import TurnRef
 from tests.conditions import wait_for
 
 SCOPE = Scope(user_id="ann", conversation_id="c1")

@@ -8,7 +8,7 @@ import pytest
 
 from memory_tasks import Scope, StoreUnavailableError, TurnFailedError
 from memory_tasks.connection import durability_warnings
-from memory_tasks.ledger import TurnRef
+from memory_tasks.turns import TurnRef
 from tests.conditions import wait_for
 from tests.rabbitmq import RabbitMQ
 from tests.system import System
