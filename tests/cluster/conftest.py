@@ -21,9 +21,8 @@ from pytest_celery import (
 )
 from pytest_docker_tools import build, container, fxtr, wrappers
 
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import QUICK, Cluster
 from tests.requirements import required
-from tests.system import FAST
 
 ROOT = Path(__file__).parents[2]
 # On a host that has a file /.dockerenv it believes itself inside a container, and looks for servers elsewhere.
@@ -90,7 +89,7 @@ def volumes(shared: Path) -> dict[str, dict[str, str]]:
 def environment(celery_broker_cluster_config: dict[str, Any], celery_backend_cluster_config: dict[str, Any]) -> Any:
     """Of the workers: the servers by their names inside the network."""
     return {
-        **{f"MEMORY_TASKS_{name.upper()}": str(value) for name, value in FAST.items()},
+        **{f"MEMORY_TASKS_{name.upper()}": str(value) for name, value in QUICK.items()},
         "MEMORY_TASKS_REDIS_URL": celery_backend_cluster_config["urls"][0],
         "MEMORY_TASKS_BROKER_URL": celery_broker_cluster_config["urls"][0],
         "MEMORY_TASKS_LONG_TERM_URL": "sqlite:////shared/memory.db",
