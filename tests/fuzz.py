@@ -101,37 +101,35 @@ class Fuzzer:
 def messages(count: int, seed: int, folder: Path) -> Iterator[str]:
     """Malformed messages between good ones, on a real worker; what went wrong."""
     fuzzer = Fuzzer(seed)
-    with EmbeddedValkey(folder / "ledger") as ledger, EmbeddedValkey(folder / "broker") as broker:
-        system = System(folder / "system", ledger.url, broker_url=broker.url, republish_after=60.0)
-        try:
-            system.start_beat()
-            system.start_worker()
-            worker = system.processes["worker"]
-            client, good, sent = connect(broker.url), list[PendingReply](), 0
-            while sent < count:
-                with client.pipeline(transaction=False) as pipe:
-                    for _ in range(500):
-                        pipe.lpush(random.choice(QUEUES), fuzzer.message())
-                    pipe.execute()
-                sent += 500
-                good.append(system.client.reply("ann", f"c{len(good)}", f"hello {SECRET}"))
-                # A backlog that the worker never catches up with would test the waiting, not the worker.
-                wait_for(
-                    lambda: sum(client.llen(queue) for queue in QUEUES) < 2000 or worker.poll() is not None, "", 120
-                )
-            for pending in good:
-                pending.wait_persisted(120)
-            if worker.poll() is not None:
-                yield f"the worker ended with {worker.returncode}"
-            wrong = [pending.turn_id for pending in good if system.calls(pending.turn_id) != 1]
-            if wrong:
-                yield f"{len(wrong)} good turns were not answered exactly once"
-            if SECRET in system.log("worker"):
-                yield "a log shows what a message held"
-            if "rejected a message" not in system.log("worker"):
-                yield "nothing was rejected: the messages are not malformed enough"
-        finally:
-            system.close()
+    with (
+        EmbeddedValkey(folder / "ledger") as ledger,
+        EmbeddedValkey(folder / "broker") as broker,
+        System(folder / "system", ledger.url, broker_url=broker.url, republish_after=60.0) as system,
+    ):
+        system.start_beat()
+        system.start_worker()
+        worker = system.processes["worker"]
+        client, good, sent = connect(broker.url), list[PendingReply](), 0
+        while sent < count:
+            with client.pipeline(transaction=False) as pipe:
+                for _ in range(500):
+                    pipe.lpush(random.choice(QUEUES), fuzzer.message())
+                pipe.execute()
+            sent += 500
+            good.append(system.client.reply("ann", f"c{len(good)}", f"hello {SECRET}"))
+            # A backlog that the worker never catches up with would test the waiting, not the worker.
+            wait_for(lambda: sum(client.llen(queue) for queue in QUEUES) < 2000 or worker.poll() is not None, "", 120)
+        for pending in good:
+            pending.wait_persisted(120)
+        if worker.poll() is not None:
+            yield f"the worker ended with {worker.returncode}"
+        wrong = [pending.turn_id for pending in good if system.calls(pending.turn_id) != 1]
+        if wrong:
+            yield f"{len(wrong)} good turns were not answered exactly once"
+        if SECRET in system.log("worker"):
+            yield "a log shows what a message held"
+        if "rejected a message" not in system.log("worker"):
+            yield "nothing was rejected: the messages are not malformed enough"
 
 
 def entries(count: int, seed: int, folder: Path) -> Iterator[str]:

@@ -13,6 +13,7 @@ from tests.requirements import required
 from workers.valkey import free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = SERVER.with_name("rabbitmqctl")
 
 
 class RabbitMQ:
@@ -26,33 +27,57 @@ class RabbitMQ:
         self._folder = folder
         self._port, self._dist, self._epmd = free_port(), free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._hosts = 0
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self._port}//"
 
-    def start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plugins = self._folder / "plugins"
-        plugins.write_text("[].")
-        environment = {
+    def new_host(self) -> str:
+        """The URL of a virtual host that nobody uses: queues have the same names in every system."""
+        self._hosts += 1
+        name, user, all = f"host{self._hosts}", "guest", ".*"
+        bits = ",".join(f'<<"{bit}">>' for bit in (user, name, all, all, all, "tests"))
+        subprocess.run(
+            [CONTROL, "--node", self._node, "eval", f"""rabbit_vhost:add(<<"{name}">>, <<"tests">>),
+             rabbit_auth_backend_internal:set_permissions({bits})."""],
+            env=self._environment, stdin=subprocess.DEVNULL, check=True, capture_output=True,
+        )  # fmt: skip
+        return f"{self.url[:-1]}{name}"
+
+    @property
+    def _node(self) -> str:
+        return f"tests-{self._port}@localhost"
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {
             **os.environ,
             "HOME": str(self._folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._epmd),
-            "RABBITMQ_NODENAME": f"tests-{self._port}@localhost",
+            "RABBITMQ_NODENAME": self._node,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(self._dist),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "mnesia"),
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_PID_FILE": str(self._folder / "pid"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq"),
         }
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "plugins").write_text("[].")
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [SERVER], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [SERVER],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         wait_for(self._answers, "RabbitMQ to start", 90)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from memory_tasks import MemoryClient, MemoryService, Settings
 from memory_tasks.factory import service_from_settings
@@ -28,7 +28,7 @@ FAST = {
 
 
 class System:
-    """Workers and beat on a Redis, each a process that can be killed.
+    """Workers and beat on a Redis, each a process that can be killed; `with` stops them however the test ends.
 
     Args:
         folder: Logs, the long-term store, the model's calls and the faults.
@@ -70,6 +70,12 @@ class System:
         self.client = MemoryClient(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._service: MemoryService | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def service(self) -> MemoryService:

@@ -22,12 +22,10 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 @contextmanager
 def running(system: System, pool: str = "threads", concurrency: int = 10) -> Iterator[System]:
-    try:
+    with system:
         system.start_beat()
         system.start_worker(pool=pool, concurrency=concurrency)
         yield system
-    finally:
-        system.close()
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +38,7 @@ def threads_on_redis(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFa
 def prefork_on_rabbitmq(
     valkey: EmbeddedValkey, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    system = System(tmp_path_factory.mktemp("prefork"), valkey.url, prefix="prefork", broker_url=rabbitmq.url)
+    system = System(tmp_path_factory.mktemp("prefork"), valkey.url, prefix="prefork", broker_url=rabbitmq.new_host())
     with running(system, "prefork", 2):
         yield system
 
@@ -62,6 +60,5 @@ def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
 @pytest.fixture
 def own_system(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[System]:
     """A system without a worker, on a server that a test may stop."""
-    system = System(tmp_path, own_valkey.url)
-    yield system
-    system.close()
+    with System(tmp_path, own_valkey.url) as system:
+        yield system

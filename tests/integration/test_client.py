@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from celery import Celery
 from memory_tasks import (
     InvalidInputError,
     MemoryClient,
+    PendingReply,
     ReplyTimeoutError,
     Settings,
     SettingsError,
@@ -144,6 +146,26 @@ def test_a_broker_that_is_down_does_not_lose_what_is_accepted(
     assert "the sweep will send it again" in caplog.text
     assert "very-secret" not in caplog.text
     memory.close()
+
+
+def test_a_reader_waits_for_each_of_150_turns_at_once(memory: MemoryClient) -> None:
+    """redis-py has no more than 100 connections for a client unless it is told so."""
+    pending = [memory.reply("ann", f"many{n}", "hello") for n in range(150)]
+
+    async def read_all() -> list[object]:
+        found = await asyncio.gather(*(one.aresult(0.5) for one in pending), return_exceptions=True)
+        return list(found)
+
+    assert {type(found) for found in asyncio.run(read_all())} == {ReplyTimeoutError}
+    with ThreadPoolExecutor(150) as readers:
+        assert set(readers.map(_outcome, pending)) == {"ReplyTimeoutError"}
+
+
+def _outcome(pending: PendingReply) -> str:
+    try:
+        return pending.result(0.5).answer
+    except Exception as error:
+        return type(error).__name__
 
 
 def test_an_app_of_the_host_is_used_as_it_is(settings: Settings) -> None:

@@ -122,8 +122,7 @@ def test_working_memory_is_encrypted_and_still_removes_turns_by_id(client: redis
 
 
 def test_a_whole_system_leaves_no_text_in_redis_or_on_disk(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path / "system", own_valkey.url, encryption_keys=OLD)
-    try:
+    with System(tmp_path / "system", own_valkey.url, encryption_keys=OLD) as system:
         system.start_beat()
         system.start_worker()
         pending = system.client.reply("ann", "c1", f"stream:1 remember {SECRET}")
@@ -139,8 +138,6 @@ def test_a_whole_system_leaves_no_text_in_redis_or_on_disk(own_valkey: EmbeddedV
         assert sum(system.client.leftovers("pangolin").values()) > 0
         system.client.forget_user("ann")
         assert sum(system.client.leftovers("pangolin").values()) == 0
-    finally:
-        system.close()
 
 
 def own_keys(valkey: EmbeddedValkey) -> list[list[str]]:
@@ -159,8 +156,7 @@ def own_keys(valkey: EmbeddedValkey) -> list[list[str]]:
 
 def test_a_worker_without_the_key_harms_no_turn(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     system = System(tmp_path / "system", own_valkey.url, encryption_keys=OLD, retry_base=5.0, retry_cap=5.0)
-    keyless = System(tmp_path / "keyless", own_valkey.url, retry_base=0.2, recall_attempts=100)
-    try:
+    with System(tmp_path / "keyless", own_valkey.url, retry_base=0.2, recall_attempts=100) as keyless:
         keyless.start_beat()
         keyless.start_worker()
         pending = system.client.reply("ann", "c1", SECRET)
@@ -169,8 +165,6 @@ def test_a_worker_without_the_key_harms_no_turn(own_valkey: EmbeddedValkey, tmp_
         system.start_worker()
         assert SECRET in pending.result().answer
         assert system.calls(pending.turn_id) == 1
-    finally:
-        keyless.close()
         system.close()
 
 
@@ -180,11 +174,8 @@ def _seen(pending: Any, error: str) -> None:
 
 def test_a_client_without_the_key_says_so(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     settings = Settings.load(redis_url=own_valkey.url, encryption_keys=OLD)
-    system = System(tmp_path, own_valkey.url, encryption_keys=OLD)
-    try:
+    with System(tmp_path, own_valkey.url, encryption_keys=OLD) as system:
         system.start_worker()
         MemoryClient(settings).reply("ann", "c1", "hello", idempotency_key="t1").result()
         with pytest.raises(SealError, match="set MEMORY_TASKS_ENCRYPTION_KEYS"):
             MemoryClient(Settings.load(redis_url=own_valkey.url)).pending("ann", "c1", "t1").result()
-    finally:
-        system.close()

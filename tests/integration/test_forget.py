@@ -137,20 +137,19 @@ def test_forget_waits_for_a_write_that_has_begun(running: System) -> None:
 
 
 def test_a_frozen_writer_that_wakes_up_later_undoes_its_write(running: System) -> None:
-    system = System(running.folder, running.settings.redis_url, step_timeout=0.5)
-    pause = system.faults / "pause-persist.after_long_term"
-    pause.touch()
-    system.client.reply("ann", "c1", SECRET, remember=True)
-    wait_for(lambda: system.service.long_term.count(SCOPE) == 1, "the long-term write")
-    os.killpg(running.processes["worker"].pid, signal.SIGSTOP)
-    assert system.client.forget("ann", "c1").long_term == 1
-    # What a write looks like that had been frozen just before it reached the file.
-    system.service.long_term.upsert([Memory(scope=SCOPE, turn=_turn_of(running))])
-    pause.unlink()
-    os.killpg(running.processes["worker"].pid, signal.SIGCONT)
-    wait_for(lambda: system.service.long_term.count(SCOPE) == 0, "the write to be undone")
-    assert leftovers(system) == 0
-    system.close()
+    with System(running.folder, running.settings.redis_url, step_timeout=0.5) as system:
+        pause = system.faults / "pause-persist.after_long_term"
+        pause.touch()
+        system.client.reply("ann", "c1", SECRET, remember=True)
+        wait_for(lambda: system.service.long_term.count(SCOPE) == 1, "the long-term write")
+        os.killpg(running.processes["worker"].pid, signal.SIGSTOP)
+        assert system.client.forget("ann", "c1").long_term == 1
+        # What a write looks like that had been frozen just before it reached the file.
+        system.service.long_term.upsert([Memory(scope=SCOPE, turn=_turn_of(running))])
+        pause.unlink()
+        os.killpg(running.processes["worker"].pid, signal.SIGCONT)
+        wait_for(lambda: system.service.long_term.count(SCOPE) == 0, "the write to be undone")
+        assert leftovers(system) == 0
 
 
 def _turn_of(system: System) -> Turn:
@@ -173,19 +172,18 @@ def test_single_turns_are_forgotten_and_the_next_one_goes_on(running: System) ->
 
 
 def test_promotion_and_forget_at_once_bring_nothing_back(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url, promote_after=0, promote_interval=0.1)
-    system.start_beat()
-    system.start_worker()
-    for round_ in range(15):
-        for n in range(3):
-            system.client.reply("ann", "c1", f"{SECRET} {round_}-{n}", remember=n == 1)
-        system.client.forget("ann", "c1") if round_ % 2 else system.client.forget_user("ann")
-    system.client.forget_user("ann")
-    after = system.client.reply("ann", "c1", "after")
-    after.wait_persisted()
-    wait_for(lambda: not system.client.redis.llen("promote"), "the queue to be empty")
-    assert leftovers(system) == 0
-    system.close()
+    with System(tmp_path, own_valkey.url, promote_after=0, promote_interval=0.1) as system:
+        system.start_beat()
+        system.start_worker()
+        for round_ in range(15):
+            for n in range(3):
+                system.client.reply("ann", "c1", f"{SECRET} {round_}-{n}", remember=n == 1)
+            system.client.forget("ann", "c1") if round_ % 2 else system.client.forget_user("ann")
+        system.client.forget_user("ann")
+        after = system.client.reply("ann", "c1", "after")
+        after.wait_persisted()
+        wait_for(lambda: not system.client.redis.llen("promote"), "the queue to be empty")
+        assert leftovers(system) == 0
 
 
 def test_forget_fails_loudly_when_a_tier_is_down_and_can_be_repeated(

@@ -61,8 +61,10 @@ def host(valkey: EmbeddedValkey, folder: Path, system: System) -> Iterator[dict[
 def test_the_example_answers_promotes_and_still_does_its_own_work(
     own_valkey: EmbeddedValkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    system = System(tmp_path / "system", own_valkey.url, promote_after=0.5)
-    with host(own_valkey, tmp_path, system) as environment:
+    with (
+        System(tmp_path / "system", own_valkey.url, promote_after=0.5) as system,
+        host(own_valkey, tmp_path, system) as environment,
+    ):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         from examples import host_celery_app
@@ -80,4 +82,3 @@ def test_the_example_answers_promotes_and_still_does_its_own_work(
         assert set(host_celery_app.app.conf.beat_schedule) == expected
         assert "ContentDisallowed" not in (tmp_path / "host-worker.log").read_text()
         memory.close()
-    system.close()

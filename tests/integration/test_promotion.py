@@ -23,9 +23,8 @@ SCOPE = Scope(user_id="ann", conversation_id="c1")
 @pytest.fixture
 def system(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[System]:
     """Turns are old after half a second."""
-    made = System(tmp_path, own_valkey.url, promote_after=0.5, promote_batch=3)
-    yield made
-    made.close()
+    with System(tmp_path, own_valkey.url, promote_after=0.5, promote_batch=3) as made:
+        yield made
 
 
 def promoted(system: System) -> list[str]:
@@ -45,15 +44,16 @@ def test_aged_turns_move_in_order_and_the_scope_leaves_the_registry(system: Syst
 
 
 def test_what_exceeds_working_memory_moves_whatever_its_age(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url, max_turns=10)
-    system.start_beat()
-    system.start_worker()
-    for n in range(30):
-        system.client.reply("ann", "c1", f"m{n}")
-    wait_for(lambda: len(promoted(system)) == 20, "twenty turns to be promoted")
-    assert promoted(system) == [f"m{n}" for n in range(20)]
-    assert [turn.user_message for turn in system.service.working.recent(SCOPE, 100)] == [f"m{n}" for n in range(20, 30)]
-    system.close()
+    with System(tmp_path, own_valkey.url, max_turns=10) as system:
+        system.start_beat()
+        system.start_worker()
+        for n in range(30):
+            system.client.reply("ann", "c1", f"m{n}")
+        wait_for(lambda: len(promoted(system)) == 20, "twenty turns to be promoted")
+        assert promoted(system) == [f"m{n}" for n in range(20)]
+        assert [turn.user_message for turn in system.service.working.recent(SCOPE, 100)] == [
+            f"m{n}" for n in range(20, 30)
+        ]
 
 
 def test_without_a_worker_nothing_piles_up(system: System) -> None:
@@ -88,10 +88,11 @@ def test_a_long_outage_keeps_the_turns(system: System) -> None:
 @pytest.fixture
 def finder(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[tuple[System, PromotionSteps]]:
     """Looks for due scopes in this process; nobody promotes."""
-    made = System(tmp_path, own_valkey.url, promote_after=0, promote_scopes=20, promote_interval=0.1, step_timeout=0.5)
-    runtime = Runtime(made.client.app, made.settings, service_from_settings, lambda _: None)
-    yield made, PromotionSteps(runtime)
-    made.close()
+    with System(
+        tmp_path, own_valkey.url, promote_after=0, promote_scopes=20, promote_interval=0.1, step_timeout=0.5
+    ) as made:
+        runtime = Runtime(made.client.app, made.settings, service_from_settings, lambda _: None)
+        yield made, PromotionSteps(runtime)
 
 
 def test_ten_looks_without_a_worker_leave_one_task_for_each_due_scope(finder: tuple[System, PromotionSteps]) -> None:
@@ -121,11 +122,10 @@ def test_a_task_that_was_lost_is_sent_again_when_its_claim_has_ended(finder: tup
 
 
 def test_what_waits_beyond_the_overflow_is_dropped_and_counted(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url, max_turns=8, max_overflow=2)
-    for n in range(13):
-        system.service.working.append(SCOPE, make_turn(f"t{n}"))
-    found = overview(system.client.redis, system.client.keys)
-    assert found.dropped == 3
-    first = system.service.working.recent(SCOPE, 100)[0]
-    assert first.turn_id == "t3"
-    system.close()
+    with System(tmp_path, own_valkey.url, max_turns=8, max_overflow=2) as system:
+        for n in range(13):
+            system.service.working.append(SCOPE, make_turn(f"t{n}"))
+        found = overview(system.client.redis, system.client.keys)
+        assert found.dropped == 3
+        first = system.service.working.recent(SCOPE, 100)[0]
+        assert first.turn_id == "t3"

@@ -50,19 +50,18 @@ def test_a_worker_killed_in_the_call_is_replaced_by_another(own_system: System, 
 
 
 def test_a_turn_that_kills_every_worker_becomes_a_dead_letter(own_system: System) -> None:
-    system = System(own_system.folder, own_system.settings.redis_url, max_deliveries=2)
-    system.start_beat()
-    poisoned = system.client.reply("ann", "c1", "poison")
-    behind = system.client.reply("ann", "c1", "and then")
-    for number in range(2):
-        (system.faults / "kill-complete.before_call").touch()
-        system.start_worker(f"victim{number}", concurrency=1, wait=False)
-        system.processes[f"victim{number}"].wait(30)
-    system.start_worker("survivor")
-    with pytest.raises(TurnFailedError, match="WorkerLostError"):
-        poisoned.result()
-    assert behind.result().answer
-    system.close()
+    with System(own_system.folder, own_system.settings.redis_url, max_deliveries=2) as system:
+        system.start_beat()
+        poisoned = system.client.reply("ann", "c1", "poison")
+        behind = system.client.reply("ann", "c1", "and then")
+        for number in range(2):
+            (system.faults / "kill-complete.before_call").touch()
+            system.start_worker(f"victim{number}", concurrency=1, wait=False)
+            system.processes[f"victim{number}"].wait(30)
+        system.start_worker("survivor")
+        with pytest.raises(TurnFailedError, match="WorkerLostError"):
+            poisoned.result()
+        assert behind.result().answer
 
 
 def test_a_message_the_broker_lost_is_sent_again(own_system: System) -> None:
@@ -121,21 +120,20 @@ def test_a_late_long_term_write_does_not_bring_a_promoted_turn_back(own_system: 
 
 
 def test_a_long_term_write_that_fails_for_good_is_a_dead_letter_and_can_be_retried(own_system: System) -> None:
-    system = System(own_system.folder, own_system.settings.redis_url, persist_attempts=2)
-    system.start_beat()
-    system.start_worker()
-    (system.faults / "upsert").write_text("1")
-    pending = system.client.reply("ann", "c1", "keep this", remember=True)
-    wait_for(lambda: pending.status().state == "failed", "the turn to be a dead letter")
-    assert pending.result().answer
-    (dead,) = system.client.failed()
-    assert (dead.failed_step, dead.error) == ("persist", "StoreUnavailableError from OSError")
-    (system.faults / "upsert").unlink()
-    system.client.retry_failed("ann", "c1", pending.turn_id)
-    wait_for(lambda: pending.status().state == "promoted", "the retried turn to be promoted")
-    assert pending.status().calls == 1
-    assert stored(system) == ["keep this"]
-    system.close()
+    with System(own_system.folder, own_system.settings.redis_url, persist_attempts=2) as system:
+        system.start_beat()
+        system.start_worker()
+        (system.faults / "upsert").write_text("1")
+        pending = system.client.reply("ann", "c1", "keep this", remember=True)
+        wait_for(lambda: pending.status().state == "failed", "the turn to be a dead letter")
+        assert pending.result().answer
+        (dead,) = system.client.failed()
+        assert (dead.failed_step, dead.error) == ("persist", "StoreUnavailableError from OSError")
+        (system.faults / "upsert").unlink()
+        system.client.retry_failed("ann", "c1", pending.turn_id)
+        wait_for(lambda: pending.status().state == "promoted", "the retried turn to be promoted")
+        assert pending.status().calls == 1
+        assert stored(system) == ["keep this"]
 
 
 def test_recall_that_keeps_failing_stops_the_turn_before_anything_is_stored(own_system: System) -> None:
@@ -152,12 +150,11 @@ def test_recall_that_keeps_failing_stops_the_turn_before_anything_is_stored(own_
 
 
 def test_recall_may_be_degraded_instead(own_system: System) -> None:
-    system = System(own_system.folder, own_system.settings.redis_url, on_recall_failure="degrade")
-    system.start_beat()
-    system.start_worker()
-    (system.faults / "search").write_text("1")
-    assert system.client.reply("ann", "c1", "hello").result().degraded == ["long_term: StoreUnavailableError"]
-    system.close()
+    with System(own_system.folder, own_system.settings.redis_url, on_recall_failure="degrade") as system:
+        system.start_beat()
+        system.start_worker()
+        (system.faults / "search").write_text("1")
+        assert system.client.reply("ann", "c1", "hello").result().degraded == ["long_term: StoreUnavailableError"]
 
 
 def test_redis_that_is_killed_and_started_again_loses_nothing(own_system: System, own_valkey: EmbeddedValkey) -> None:
@@ -179,21 +176,26 @@ def test_redis_that_is_killed_and_started_again_loses_nothing(own_system: System
 
 def test_an_answer_the_ledger_cannot_take_travels_on_in_the_message(own_system: System, rabbitmq: RabbitMQ) -> None:
     """Redis is away for longer than the answer is offered to it: RabbitMQ carries it to persist."""
-    system = System(own_system.folder, own_system.settings.redis_url, broker_url=rabbitmq.url, completion_timeout=100)
-    system.environment["TEST_SAVE_PATIENCE"] = "1"
-    system.start_beat()
-    system.start_worker()
-    pending = system.client.reply("ann", "c1", "gate:open m")
-    wait_for(lambda: system.calls(pending.turn_id) == 1, "the call to begin")
-    valkey = system.client.redis
-    valkey.config_set("min-replicas-to-write", 1)
-    (system.folder / "open").touch()
-    wait_for(lambda: "travels on in the message" in system.log("worker"), "the ledger to be given up", 60)
-    valkey.config_set("min-replicas-to-write", 0)
-    assert pending.result().answer == "re: gate:open m [2 messages]"
-    assert pending.wait_persisted().calls == 1
-    assert system.calls(pending.turn_id) == 1
-    system.close()
+    with System(
+        own_system.folder,
+        own_system.settings.redis_url,
+        broker_url=rabbitmq.new_host(),
+        completion_timeout=100,
+        completion_lease=4,  # RabbitMQ delays by whole seconds
+    ) as system:
+        system.environment["TEST_SAVE_PATIENCE"] = "1"
+        system.start_beat()
+        system.start_worker()
+        pending = system.client.reply("ann", "c1", "gate:open m")
+        wait_for(lambda: system.calls(pending.turn_id) == 1, "the call to begin")
+        valkey = system.client.redis
+        valkey.config_set("min-replicas-to-write", 1)
+        (system.folder / "open").touch()
+        wait_for(lambda: "travels on in the message" in system.log("worker"), "the ledger to be given up", 60)
+        valkey.config_set("min-replicas-to-write", 0)
+        assert pending.result().answer == "re: gate:open m [2 messages]"
+        assert pending.wait_persisted().calls == 1
+        assert system.calls(pending.turn_id) == 1
 
 
 def test_sigterm_lets_the_running_call_finish(own_system: System) -> None:
@@ -211,16 +213,17 @@ def test_sigterm_lets_the_running_call_finish(own_system: System) -> None:
 
 
 def test_a_model_that_hangs_is_given_up_after_its_timeout(own_system: System) -> None:
-    system = System(own_system.folder, own_system.settings.redis_url, completion_timeout=1, completion_attempts=2)
-    system.start_beat()
-    system.start_worker()
-    hanging = system.client.reply("ann", "c1", "gate:never m")
-    behind = system.client.reply("ann", "c1", "and then")
-    with pytest.raises(TurnFailedError, match="RetryableCompletionError"):
-        hanging.result()
-    assert behind.result().answer
-    assert system.calls(hanging.turn_id) == 2
-    system.close()
+    with System(
+        own_system.folder, own_system.settings.redis_url, completion_timeout=1, completion_attempts=2
+    ) as system:
+        system.start_beat()
+        system.start_worker()
+        hanging = system.client.reply("ann", "c1", "gate:never m")
+        behind = system.client.reply("ann", "c1", "and then")
+        with pytest.raises(TurnFailedError, match="RetryableCompletionError"):
+            hanging.result()
+        assert behind.result().answer
+        assert system.calls(hanging.turn_id) == 2
 
 
 def test_two_beats_do_no_harm(own_system: System) -> None:
@@ -283,11 +286,10 @@ def test_a_failed_append_is_retried_without_the_model(own_system: System) -> Non
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_an_async_completer_has_one_event_loop_a_process(own_system: System, pool: str) -> None:
-    system = System(own_system.folder, own_system.settings.redis_url, completer="tests.model:complete_async")
-    system.start_worker(pool=pool, concurrency=2)
-    handles = [system.client.reply("ann", f"c{n}", "hello") for n in range(8)]
-    assert all(handle.result().answer.startswith("1 loops") for handle in handles)
-    system.close()
+    with System(own_system.folder, own_system.settings.redis_url, completer="tests.model:complete_async") as system:
+        system.start_worker(pool=pool, concurrency=2)
+        handles = [system.client.reply("ann", f"c{n}", "hello") for n in range(8)]
+        assert all(handle.result().answer.startswith("1 loops") for handle in handles)
 
 
 def test_a_redis_that_may_lose_turns_is_warned_about(own_system: System) -> None:

@@ -52,13 +52,10 @@ def settings(cluster: ValkeyCluster, prefix: str, tmp_path: Path) -> Settings:
 
 @contextmanager
 def running(folder: Path, redis_url: str, broker: RabbitMQ) -> Iterator[System]:
-    system = System(folder, redis_url, broker_url=broker.url, prefix=folder.name, promote_after=1.0)
-    try:
+    with System(folder, redis_url, broker_url=broker.new_host(), prefix=folder.name, promote_after=1.0) as system:
         system.start_beat()
         system.start_worker()
         yield system
-    finally:
-        system.close()
 
 
 def send(client: MemoryClient, begin: int, end: int) -> list[Any]:

@@ -8,6 +8,7 @@ import pytest
 from memory_tasks import PendingReply, Scope, TurnFailedError, UnknownTurnError
 from memory_tasks.tasks.publisher import queue_lengths
 from tests.conditions import wait_for
+from tests.conftest import make_turn
 from tests.system import System
 
 
@@ -41,6 +42,67 @@ def test_the_same_key_is_the_same_turn_and_one_call(system: System, user: str) -
     assert system.client.reply(user, "c1", "pay once", idempotency_key=key).result().answer
     assert system.calls(key) == 1
     assert len(system.service.working.recent(Scope(user_id=user, conversation_id="c1"), 8)) == 1
+
+
+def test_a_handle_says_whether_its_key_was_known(system: System, user: str) -> None:
+    key = uuid.uuid4().hex
+    handles = [system.client.reply(user, "c1", "once", idempotency_key=key) for _ in range(2)]
+    assert [handle.repeated for handle in handles] == [False, True]
+
+
+def test_the_turns_of_a_conversation_are_listed_with_those_on_their_way(system: System, user: str) -> None:
+    client, gate = system.client, uuid.uuid4().hex
+    client.reply(user, "c1", "please note", remember=True).wait_persisted()
+    client.reply(user, "c1", "final:9 dead")
+    running = client.reply(user, "c1", f"gate:{gate} running")
+    waiting = client.reply(user, "c1", "waiting", remember=True)
+    client.reply(user, "c2", "elsewhere").wait_persisted()
+    wait_for(lambda: system.calls(running.turn_id) == 1, "the call to begin")
+    wait_for(lambda: client.turns(user, "c1")[0].state == "promoted", "the first to be remembered")
+    first, dead, third, last = client.turns(user, "c1")
+    assert (first.user_message, first.assistant_message) == ("please note", "re: please note [2 messages]")
+    assert (dead.state, dead.failed_step, dead.error) == ("failed", "complete", "CompletionError")
+    assert (third.user_message, third.state, third.assistant_message) == (f"gate:{gate} running", "recalled", None)
+    assert (last.turn_id, last.state, last.remember) == (waiting.turn_id, "accepted", True)
+    (system.folder / gate).touch()
+    waiting.wait_persisted()
+    assert [turn.turn_id for turn in client.turns(user, "c1", limit=1)] == [waiting.turn_id, dead.turn_id]
+
+
+def test_what_was_recalled_can_be_asked_for_before_and_after_the_answer(system: System, user: str) -> None:
+    client, gate = system.client, uuid.uuid4().hex
+    scope = Scope(user_id=user, conversation_id="c2")
+    system.service.remember(scope, make_turn("t1", "the zebra lives in Kenya"))
+    pending = client.reply(user, "c2", f"gate:{gate} where does the zebra live")
+    wait_for(lambda: pending.status().state == "recalled", "recall to be done")
+    before = pending.recalled()
+    assert before is not None
+    (system.folder / gate).touch()
+    pending.wait_persisted()
+    after = asyncio.run(pending.arecalled())
+    assert after is not None
+    for found in (before, after):
+        assert [hit.memory.turn.user_message for hit in found.memories] == ["the zebra lives in Kenya"]
+        assert found.memories[0].relevance
+    with pytest.raises(UnknownTurnError):
+        client.pending(user, "c2", "nobody").recalled()
+
+
+def test_the_memories_of_a_conversation_are_listed_newest_last_and_counted(system: System, user: str) -> None:
+    client = system.client
+    handles = [client.reply(user, "c1", f"note {n}", remember=True) for n in range(3)]
+    wait_for(lambda: handles[-1].status().state == "promoted", "the last to be remembered")
+    newest, total = client.memories(user, "c1", limit=2)
+    assert ([memory.turn.user_message for memory in newest], total) == (["note 1", "note 2"], 3)
+    assert client.count(user, "c1") == 3
+    assert client.memories(user, "c2") == ([], 0)
+
+
+def test_the_events_of_a_dead_letter_that_is_retried_go_on(system: System, user: str) -> None:
+    pending = system.client.reply(user, "c1", "final:1 then well")
+    assert [event.type for event in pending.events()] == ["failed"]
+    system.client.retry_failed(user, "c1", pending.turn_id)
+    assert [event.type for event in pending.events()] == ["failed", "chunk", "completed", "persisted"]
 
 
 def test_two_users_may_use_the_same_ids(system: System, user: str) -> None:

@@ -42,7 +42,7 @@ def raised(act: Callable[[], object]) -> str:
 def test_a_secret_is_found_in_no_log_message_result_error_or_metric(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     port = free_port()
     with EmbeddedValkey(tmp_path / "broker") as broker:
-        system = System(
+        with System(
             tmp_path / "system",
             own_valkey.url,
             variables={"TEST_SAVE_PATIENCE": "0.5"},
@@ -53,8 +53,7 @@ def test_a_secret_is_found_in_no_log_message_result_error_or_metric(own_valkey: 
             recall_attempts=2,
             completion_attempts=2,
             promote_after=0.5,
-        )
-        try:
+        ) as system:
             system.start_beat()
             system.start_worker()
             seen = _all_paths(system, own_valkey)
@@ -64,8 +63,6 @@ def test_a_secret_is_found_in_no_log_message_result_error_or_metric(own_valkey: 
             environment = {k: v for k, v in system.environment.items() if k.startswith("MEMORY_TASKS_")}
             for command in (["failed", "list"], ["scopes"], ["doctor"]):
                 seen[" ".join(command)] = CliRunner().invoke(app, command, env=environment).output
-        finally:
-            system.close()
         broker.stop()
         seen["broker"] = broker_messages(broker)
     assert "carried" in seen["broker"]
@@ -120,11 +117,10 @@ def _all_paths(system: System, valkey: EmbeddedValkey) -> dict[str, str]:
 
 
 def test_an_embedder_that_quotes_is_not_quoted(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(
+    with System(
         tmp_path / "system", own_valkey.url, embedder="tests.faults:quoting_embedder", persist_attempts=2,
         promote_after=0.2,
-    )  # fmt: skip
-    try:
+    ) as system:  # fmt: skip
         system.start_beat()
         system.start_worker()
         first = system.client.reply("ann", "c1", f"hello {SECRET}")
@@ -134,5 +130,3 @@ def test_an_embedder_that_quotes_is_not_quoted(own_valkey: EmbeddedValkey, tmp_p
         wait_for(lambda: "can't be promoted yet" in system.log("worker"), "promotion to fail")
         assert second.status().error == "PartialWriteError"
         assert SECRET not in system.log("worker") + system.log("beat")
-    finally:
-        system.close()

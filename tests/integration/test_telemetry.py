@@ -40,8 +40,7 @@ def test_the_processes_of_a_pool_count_together_and_say_nothing_of_anybody(
     own_valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     port = free_port()
-    system = System(tmp_path, own_valkey.url, module="workers.app", metrics_port=port, promote_after=0.5)
-    try:
+    with System(tmp_path, own_valkey.url, module="workers.app", metrics_port=port, promote_after=0.5) as system:
         system.start_beat()
         system.start_worker(pool="prefork", concurrency=2)
         pending = [
@@ -84,8 +83,6 @@ def test_the_processes_of_a_pool_count_together_and_say_nothing_of_anybody(
             used = {word for word in _words(file.read_text()) if word.startswith("memory_tasks_")}
             assert used
             assert used <= named, f"{file.name} uses metrics that no worker has"
-    finally:
-        system.close()
 
 
 def _words(text: str) -> set[str]:
@@ -94,26 +91,20 @@ def _words(text: str) -> set[str]:
 
 def test_metrics_say_that_redis_is_down_instead_of_failing(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     port = free_port()
-    system = System(tmp_path, own_valkey.url, metrics_port=port)
-    try:
+    with System(tmp_path, own_valkey.url, metrics_port=port) as system:
         system.start_worker()
         own_valkey.stop()
         samples = scrape(port)[1]
         assert (
             value(samples, "memory_tasks_up", server="redis") == value(samples, "memory_tasks_up", server="broker") == 0
         )
-    finally:
-        system.close()
 
 
 def test_a_port_that_is_taken_is_said_at_the_start(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url, metrics_port=own_valkey.port)
-    try:
+    with System(tmp_path, own_valkey.url, metrics_port=own_valkey.port) as system:
         system.start_worker(wait=False)
         wait_for(lambda: "MEMORY_TASKS_METRICS_PORT" in system.log("worker"), "the worker to say so")
         assert "needs a port of its own" in system.log("worker")
-    finally:
-        system.close()
 
 
 @contextmanager
@@ -147,8 +138,7 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
 def test_one_trace_goes_from_the_web_request_to_the_worker(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     with collector() as (url, received):
         variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-        system = System(tmp_path, own_valkey.url, module="workers.app", variables=variables)
-        try:
+        with System(tmp_path, own_valkey.url, module="workers.app", variables=variables) as system:
             system.start_worker()
             # What a web framework's instrumentation does for each request.
             with TracerProvider().get_tracer("web").start_as_current_span("POST /chat") as request:
@@ -161,8 +151,6 @@ def test_one_trace_goes_from_the_web_request_to_the_worker(own_valkey: EmbeddedV
             recall = next(span for span in spans if span.name == "memory_tasks.recall")
             shown = {attribute.key: attribute.value.string_value for attribute in recall.attributes}
             assert shown == {"turn": pending.turn_id, "scope": scope_hash(SCOPE), "outcome": "done"}
-        finally:
-            system.close()
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
@@ -180,8 +168,7 @@ def _spans(received: list[ExportTraceServiceRequest], trace_id: bytes, wanted: s
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_each_step_is_one_line(own_valkey: EmbeddedValkey, tmp_path: Path, log_format: str) -> None:
-    system = System(tmp_path, own_valkey.url, log_format=log_format)
-    try:
+    with System(tmp_path, own_valkey.url, log_format=log_format) as system:
         system.start_worker()
         pending = system.client.reply("ann", "c1", "remember the pangolin")
         wait_for(lambda: pending.status().state == "promoted", "the turn to be promoted")
@@ -199,5 +186,3 @@ def test_each_step_is_one_line(own_valkey: EmbeddedValkey, tmp_path: Path, log_f
         else:
             assert all("scope=" in line and "outcome=done" in line for line in lines)
         assert "pangolin" not in system.log("worker")
-    finally:
-        system.close()

@@ -72,8 +72,7 @@ def test_a_system_goes_on_with_what_an_earlier_one_has_left(
     past: Path, own_valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     formats.load_redis(own_valkey.url, json.loads((past / "redis.json").read_text()))
-    system = System(tmp_path / "system", own_valkey.url, prefix=formats.PREFIX, promote_after=0.1)
-    try:
+    with System(tmp_path / "system", own_valkey.url, prefix=formats.PREFIX, promote_after=0.1) as system:
         client = system.client
         assert [turn.turn_id for turn in system.service.working.recent(formats.SCOPE, 8)] == ["t4"]
         (dead,) = client.failed()
@@ -91,13 +90,10 @@ def test_a_system_goes_on_with_what_an_earlier_one_has_left(
         scopes = [Scope(user_id="ann", conversation_id=name) for name in ("c1", "recalled", "answered", "dead")]
         assert not any(done.failed for done in client.promote(scopes, whatever_age=True))
         wait_for(lambda: len(list(system.service.long_term.export("ann"))) == 6, "all of it to be promoted")
-    finally:
-        system.close()
 
 
 def test_a_turn_of_a_newer_version_waits_for_a_newer_worker(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url)
-    try:
+    with System(tmp_path, own_valkey.url) as system:
         newer = system.client.reply("ann", "c1", "hello", idempotency_key="newer")
         entry = system.client.keys.turn(newer.scope, "newer").entry
         system.client.redis.hset(entry, "v", 2)
@@ -112,13 +108,10 @@ def test_a_turn_of_a_newer_version_waits_for_a_newer_worker(own_valkey: Embedded
         system.client.redis.hset(entry, "v", 1)
         assert newer.result().answer
         assert system.calls("newer") == 1
-    finally:
-        system.close()
 
 
 def test_recall_beside_a_newer_turn_waits_instead_of_dying(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    system = System(tmp_path, own_valkey.url, recall_attempts=2)
-    try:
+    with System(tmp_path, own_valkey.url, recall_attempts=2) as system:
         key = system.client.keys.scope(formats.SCOPE).turns
         system.client.redis.rpush(key, '{"at":1700000000000,"turn_id":"t9","v":2}')
         system.start_beat()
@@ -128,8 +121,6 @@ def test_recall_beside_a_newer_turn_waits_instead_of_dying(own_valkey: EmbeddedV
         assert pending.status().error == "RecallError from NewerFormatError"
         system.client.redis.delete(key)
         assert pending.result().answer
-    finally:
-        system.close()
 
 
 def test_a_newer_long_term_store_is_refused(tmp_path: Path) -> None:
@@ -142,8 +133,7 @@ def test_a_newer_long_term_store_is_refused(tmp_path: Path) -> None:
 
 def test_two_versions_side_by_side_share_the_work(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     """The older one reads what the newer one adds to messages, events and entries, as far as it may."""
-    system = System(tmp_path, own_valkey.url)
-    try:
+    with System(tmp_path, own_valkey.url) as system:
         system.start_worker()
         pending = system.client.reply("ann", "c1", "hello", idempotency_key="t1")
         keys = system.client.keys.turn(pending.scope, "t1")
@@ -152,5 +142,3 @@ def test_two_versions_side_by_side_share_the_work(own_valkey: EmbeddedValkey, tm
         pending.wait_persisted()
         system.client.redis.xadd(keys.events, {"type": "promoted", "a_newer_field": "1"})
         assert [event.type for event in pending.events()][-1] == "promoted"
-    finally:
-        system.close()

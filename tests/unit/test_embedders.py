@@ -1,4 +1,6 @@
 import builtins
+import subprocess
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -84,3 +86,14 @@ def test_sentence_transformers_models_are_adapted(monkeypatch: pytest.MonkeyPatc
     assert embedder is not None
     assert (embedder.name, embedder.dimension) == ("sentence-transformers:model", 2)
     assert embed(embedder, ["a"]).shape == (1, 2)
+
+
+def test_loading_a_model_leaves_the_logging_of_the_host_alone() -> None:
+    program = """if True:
+        import logging
+        from memory_tasks.embedders.wordllama import WordLlamaEmbedder
+        WordLlamaEmbedder().embed(["hello"])
+        print(logging.getLogger().handlers, logging.getLogger().level == logging.WARNING)
+    """
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["[]", "True"]
