@@ -1,6 +1,7 @@
 """What a web app imports: accept a message now, get its answer when it is there."""
 
 import asyncio
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -16,26 +17,26 @@ from memory_tasks.errors import UnknownTurnError
 from memory_tasks.forgetting import Forgetting, Writers
 from memory_tasks.keys import Keys
 from memory_tasks.ledger import Ledger
-from memory_tasks.models import Across, Candidate, Forgotten, Hit, ReplyRequest, Scope
+from memory_tasks.models import Across, Candidate, Forgotten, Hit, Memory, ReplyRequest, Scope
 from memory_tasks.pending import PendingReply
 from memory_tasks.promoting import Promoted, Promoter
 from memory_tasks.recalling import Recaller
 from memory_tasks.registry import registered
 from memory_tasks.settings import Settings
+from memory_tasks.stores.working_redis import RedisWorkingStore
 from memory_tasks.tasks.publisher import Publisher, configure
 from memory_tasks.transfer import Imported, Line, export_lines, import_lines
-from memory_tasks.turns import TurnStatus
+from memory_tasks.turns import ListedTurn, TurnStatus
 
 
 class Stores:
     """What a client needs to move and erase what is remembered: the stores of the workers, opened here."""
 
-    def __init__(self, settings: Settings, client: redis.Redis, ledger: Ledger) -> None:
-        # Not at the top: the factory knows all adapters, and a client that only talks needs none.
-        from memory_tasks.factory import working_from_settings
+    def __init__(self, settings: Settings, client: redis.Redis, ledger: Ledger, working: RedisWorkingStore) -> None:
+        # Not at the top: a client that only talks needs none.
         from memory_tasks.stores import load_long_term
 
-        self.working = working_from_settings(settings, client)
+        self.working = working
         self.long_term = load_long_term(settings)
         writers = Writers(client, ledger.keys, settings.step_timeout)
         self.forgetting = Forgetting(client, self.working, self.long_term, ledger, writers)
@@ -113,7 +114,7 @@ class MemoryClient:
                 self._publisher.try_publish(accepted.ref)
         if accepted.is_new:
             telemetry.ACCEPTED.inc()
-        return PendingReply(self, request.scope, request.turn_id)
+        return PendingReply(self, request.scope, request.turn_id, repeated=not accepted.is_new)
 
     async def areply(
         self,
@@ -164,9 +165,55 @@ class MemoryClient:
         self.ledger.drop(self.pending(user_id, conversation_id, turn_id).scope, turn_id)
 
     @cached_property
+    def _working(self) -> RedisWorkingStore:
+        from memory_tasks.factory import working_from_settings
+
+        return working_from_settings(self.settings, self.redis)
+
+    @cached_property
     def _stores(self) -> Stores:
         # Most clients only talk: the long-term store is opened by the first who needs it.
-        return Stores(self.settings, self.redis, self.ledger)
+        return Stores(self.settings, self.redis, self.ledger, self._working)
+
+    def turns(self, user_id: str, conversation_id: str, limit: int = 50) -> list[ListedTurn]:
+        """The latest turns of a conversation, oldest first: those in working memory, then those still on their way.
+
+        Args:
+            user_id: Whose.
+            conversation_id: Which.
+            limit: Turns of working memory at most.
+
+        Raises:
+            StoreUnavailableError: Redis can't be reached.
+        """
+        scope = Scope.checked(user_id=user_id, conversation_id=conversation_id)
+        # In this order: a turn that is stored meanwhile is found twice, not missed.
+        on_their_way = self.ledger.open_turns(scope)
+        stored = self._working.recent(scope, limit)
+        states = self.ledger.states(scope, [turn.turn_id for turn in stored])
+        listed = [
+            ListedTurn(**turn.model_dump(), state=state or "persisted")
+            for turn, state in zip(stored, states, strict=True)
+        ]
+        known = {turn.turn_id for turn in stored}
+        return listed + [turn for turn in on_their_way if turn.turn_id not in known]
+
+    def memories(self, user_id: str, conversation_id: str, limit: int = 50) -> tuple[list[Memory], int]:
+        """The newest long-term memories of a conversation, oldest first, and how many there are in all.
+
+        Reads the whole conversation. Needs access to the long-term store of the workers.
+        """
+        scope = Scope.checked(user_id=user_id, conversation_id=conversation_id)
+        total = 0
+
+        def counted() -> Iterator[Memory]:
+            nonlocal total
+            for memory in self._stores.long_term.export(None, scope):
+                total += 1
+                yield memory
+
+        newest = heapq.nlargest(limit, counted(), key=lambda memory: memory.turn.created_at)
+        return newest[::-1], total
 
     def forget(self, user_id: str, conversation_id: str) -> Forgotten:
         """Erase a conversation in every tier, whatever is queued or running for it.
@@ -193,6 +240,10 @@ class MemoryClient:
     def leftovers(self, text: str) -> dict[str, int]:
         """Where a text is still found, by tier: reads everything, for people who want to be sure after a forget."""
         return self._stores.forgetting.leftovers(text)
+
+    def count(self, user_id: str, conversation_id: str) -> int:
+        """How many long-term memories a conversation has."""
+        return self._stores.long_term.count(Scope.checked(user_id=user_id, conversation_id=conversation_id))
 
     def search(
         self,

@@ -128,6 +128,8 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 
 _OPTIONS: dict[str, Any] = {
     "decode_responses": True,
+    # Every reader of a stream waits on a connection of its own; redis-py would refuse the 101st.
+    "max_connections": 100_000,
     "socket_timeout": 5.0,
     "socket_connect_timeout": 2.0,
     "health_check_interval": 30,

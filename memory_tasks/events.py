@@ -9,6 +9,8 @@ from memory_tasks.sealing import Sealer
 
 BLOCK_MS = 1000
 """How long one read waits. A read asks for what comes after an id, so nothing is missed between two of them."""
+IDLE_MS = 4000
+"""How long a reader that follows the stream waits before it looks whether the turn still exists."""
 BEGINNING = "0-0"
 
 
@@ -53,17 +55,17 @@ class Events:
         with reaching(client):
             return self._parse(await client.xread({self._key: after}, block=max(1, block_ms)))
 
-    def follow(self, client: Any, after: str) -> Iterator[list[Event]]:
-        """Batches of events after an id, for ever; an empty batch about once a second while there are none."""
+    def follow(self, client: Any, after: str, *, wait: bool = True) -> Iterator[list[Event]]:
+        """Batches of events after an id, for ever; an empty batch every few seconds while there are none."""
         while True:
-            events = self.read(client, after, BLOCK_MS)
+            events = self.read(client, after, IDLE_MS if wait else 0)
             yield events
             after = events[-1].id if events else after
 
-    async def afollow(self, client: Any, after: str) -> AsyncIterator[list[Event]]:
+    async def afollow(self, client: Any, after: str, *, wait: bool = True) -> AsyncIterator[list[Event]]:
         """Like `follow`, with a client of redis.asyncio."""
         while True:
-            events = await self.aread(client, after, BLOCK_MS)
+            events = await self.aread(client, after, IDLE_MS if wait else 0)
             yield events
             after = events[-1].id if events else after
 

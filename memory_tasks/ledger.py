@@ -17,7 +17,7 @@ from memory_tasks.models import Completion, Recall, Record, Reply, ReplyRequest,
 from memory_tasks.scripts import Scripts, as_text
 from memory_tasks.sealing import Sealer, new_key
 from memory_tasks.settings import Settings
-from memory_tasks.turns import Accepted, Begun, TurnRef, TurnStatus
+from memory_tasks.turns import Accepted, Begun, ListedTurn, TurnRef, TurnStatus
 
 logger = logging.getLogger(__name__)
 
@@ -279,6 +279,58 @@ class Ledger:
             saved = self._client.hget(self.keys.turn(scope, turn_id).entry, "reply")
         with _readable(turn_id):
             return Reply.model_validate_json(self.sealer.open(as_text(saved))) if saved else None
+
+    def recall(self, scope: Scope, turn_id: str) -> Recall | None:
+        """What was recalled for a turn, or None while recall is not done."""
+        with reaching(self._client):
+            context, reply = self._client.hmget(self.keys.turn(scope, turn_id).entry, ["context", "reply"])
+        with _readable(turn_id):
+            if context:
+                return Recall.model_validate_json(self.sealer.open(as_text(context)))
+            if reply:
+                answered = Reply.model_validate_json(self.sealer.open(as_text(reply)))
+                return Recall(memories=answered.memories, closest=answered.closest, degraded=answered.degraded)
+        return None
+
+    def states(self, scope: Scope, turn_ids: Sequence[str]) -> list[State | None]:
+        """The state of each of these turns, None for those that the ledger does not have."""
+        with reaching(self._client), self._client.pipeline(transaction=False) as pipe:
+            for turn_id in turn_ids:
+                pipe.hget(self.keys.turn(scope, turn_id).entry, "state")
+            return [cast(State, as_text(state)) if state else None for state in pipe.execute()]
+
+    def open_turns(self, scope: Scope) -> list[ListedTurn]:
+        """The turns of a conversation that are waiting, running or dead, in the order of their acceptance."""
+        fields = ["epoch", "state", "request", "reply", "failed_step", "error"]
+        with reaching(self._client):
+            ids = [
+                unquote(as_text(id))
+                for id in self._client.zrangebyscore(self.keys.scope(scope).entries, "+inf", "+inf")
+            ]
+            with self._client.pipeline(transaction=False) as pipe:
+                for turn_id in ids:
+                    pipe.hmget(self.keys.turn(scope, turn_id).entry, fields)
+                found = pipe.execute()
+        listed: list[tuple[int, ListedTurn]] = []
+        for turn_id, values in zip(ids, found, strict=True):
+            epoch, state, sealed, answer, failed_step, error = (value and as_text(value) for value in values)
+            # Without a request it has just been finished, or forgotten.
+            if sealed:
+                with _readable(turn_id):
+                    request = ReplyRequest.model_validate_json(self.sealer.open(sealed))
+                    reply = Reply.model_validate_json(self.sealer.open(answer)) if answer else None
+                    turn = ListedTurn(
+                        turn_id=turn_id,
+                        state=cast(State, state),
+                        user_message=request.message,
+                        assistant_message=reply.answer if reply else None,
+                        created_at=request.created_at,
+                        remember=request.remember,
+                        failed_step=failed_step,
+                        error=error,
+                    )
+                    listed.append((int(epoch), turn))
+        return [turn for _, turn in sorted(listed, key=lambda pair: pair[0])]
 
     def status(self, scope: Scope, turn_id: str) -> TurnStatus:
         """The saved state of a turn.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memory_tasks.errors import ReplyTimeoutError, TurnFailedError
 from memory_tasks.events import BEGINNING, BLOCK_MS, Event, Events
-from memory_tasks.models import Reply, Scope
+from memory_tasks.models import Recall, Reply, Scope
 from memory_tasks.turns import TurnStatus
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ class PendingReply:
     last event it has seen, and the ledger says how things stand whenever the stream is silent.
     """
 
-    def __init__(self, client: "MemoryClient", scope: Scope, turn_id: str) -> None:
+    def __init__(self, client: "MemoryClient", scope: Scope, turn_id: str, *, repeated: bool = False) -> None:
         self._client = client
         self.scope = scope
         self.turn_id = turn_id
+        self.repeated = repeated
+        """Whether `reply()` knew the idempotency key already, and so accepted nothing new."""
         self._events = Events(client.keys.turn(scope, turn_id).events, client.ledger.sealer)
 
     def __repr__(self) -> str:
@@ -71,6 +73,17 @@ class PendingReply:
         """
         return self._client.ledger.status(self.scope, self.turn_id)
 
+    def recalled(self) -> Recall | None:
+        """What was recalled for the turn, with the evidence for each memory; None while recall is not done.
+
+        Raises:
+            UnknownTurnError: The ledger does not have the turn (any more).
+        """
+        recall = self._client.ledger.recall(self.scope, self.turn_id)
+        if recall is None:
+            self.status()
+        return recall
+
     def events(self, after: str = BEGINNING) -> Iterator[Event]:
         """The turn's events after an id, until it is persisted or has failed.
 
@@ -80,9 +93,10 @@ class PendingReply:
         Raises:
             UnknownTurnError: The turn was forgotten, or finished longer than `result_ttl` ago.
         """
-        for batch in self._events.follow(self._client.redis, after):
+        over = self.status().state in ENDED
+        for batch in self._events.follow(self._client.redis, after, wait=not over):
             yield from batch
-            if self._is_over(batch, self.status() if not batch else None):
+            if over or self._is_over(batch):
                 return
 
     async def aresult(self, timeout: float = 60.0) -> Reply:
@@ -105,12 +119,17 @@ class PendingReply:
         """Like `status`, without blocking the event loop."""
         return await asyncio.to_thread(self.status)
 
+    async def arecalled(self) -> Recall | None:
+        """Like `recalled`, without blocking the event loop."""
+        return await asyncio.to_thread(self.recalled)
+
     async def aevents(self, after: str = BEGINNING) -> AsyncIterator[Event]:
         """Like `events`, without blocking the event loop."""
-        async for batch in self._events.afollow(self._client.aredis(), after):
+        over = (await self.astatus()).state in ENDED
+        async for batch in self._events.afollow(self._client.aredis(), after, wait=not over):
             for event in batch:
                 yield event
-            if self._is_over(batch, await self.astatus() if not batch else None):
+            if over or await asyncio.to_thread(self._is_over, batch):
                 return
 
     def _outcome(self) -> Reply | None:
@@ -148,8 +167,11 @@ class PendingReply:
             )
         return min(BLOCK_MS, max(1, int(left * 1000)))
 
-    @staticmethod
-    def _is_over(batch: list[Event], status: TurnStatus | None) -> bool:
-        if status is not None:
-            return status.state in ENDED
-        return any(event.type in ENDED for event in batch)
+    def _is_over(self, batch: list[Event]) -> bool:
+        """Whether nothing more will come after these events. A dead letter that was revived goes on."""
+        if not batch:
+            return self.status().state in ENDED
+        if not any(event.type in ENDED for event in batch):
+            return False
+        status = self._client.ledger.find(self.scope, self.turn_id)
+        return status is None or status.state in ENDED

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from memory_tasks.models import Recall, Record, Reply, ReplyRequest, Scope, State
+from memory_tasks.models import Recall, Record, Reply, ReplyRequest, Scope, State, Utc
 
 
 class TurnRef(Record):
@@ -62,5 +62,22 @@ class TurnStatus(Record):
     calls: int = 0
     """Calls of the model so far."""
     failed_step: str | None = None
+    error: str | None = None
+    """Class name of the last error."""
+
+
+class ListedTurn(Record):
+    """A turn of a conversation as people see it: stored, or still on its way."""
+
+    turn_id: str
+    state: State
+    user_message: str
+    assistant_message: str | None
+    """None while there is no answer."""
+    created_at: Utc
+    importance: float | None = None
+    remember: bool = False
+    failed_step: str | None = None
+    """For "failed": the step that failed for good."""
     error: str | None = None
     """Class name of the last error."""
