@@ -1,7 +1,7 @@
 # The worker image: `docker build .`, or with extras: `docker build --build-arg EXTRAS=openai .`
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE} AS build
-ARG EXTRAS=openai
+ARG EXTRAS=openai,web
 WORKDIR /src
 COPY requirements.lock ./
 COPY pyproject.toml README.md LICENSE beat_schedule.py ./

@@ -207,8 +207,5 @@ def _promotion(client: "MemoryClient") -> Check:
 
 
 def _dead_letters(client: "MemoryClient") -> Check:
-    with reaching(client.redis), client.redis.pipeline(transaction=False) as pipe:
-        for shard in client.keys.shards():
-            pipe.zcard(shard.dead)
-        count = sum(pipe.execute())
+    count = client.ledger.count_dead()
     return Check("dead letters", str(count), "memory-tasks failed list" if count else "")

@@ -206,6 +206,13 @@ class Ledger:
                 return TurnRef(scope=scope, turn_id=turn_id, epoch=int(value)), state
             return _next(value), "accepted"
 
+    def count_dead(self) -> int:
+        """How many dead letters there are."""
+        with reaching(self._client), self._client.pipeline(transaction=False) as pipe:
+            for shard in self.keys.shards():
+                pipe.zcard(shard.dead)
+            return sum(pipe.execute())
+
     def dead_letters(self) -> Iterator[TurnStatus]:
         """All dead letters, oldest first within a shard."""
         for shard in self.keys.shards():

@@ -93,6 +93,16 @@ class Settings(BaseSettings, MemoryConfig):
         None, ge=1, le=65_535, description="Port on which a worker answers Prometheus; none when not given."
     )
     metrics_address: str = Field("127.0.0.1", description="Address for that; 0.0.0.0 in a container.")
+    web_user: str = Field("me", min_length=1, description="The only user of the page of `up --web`.")
+    web_hosts: tuple[str, ...] = Field(
+        ("localhost", "127.0.0.1"), description="Names by which a browser may call that page, as JSON."
+    )
+    operations_token: SecretStr | None = Field(
+        None, min_length=16, description="Opens the page's operations view, which is off when not given."
+    )
+    metrics_urls: tuple[str, ...] = Field(
+        (), description="Prometheus endpoints of the workers, which that view reads, as JSON."
+    )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description='Of worker and beat; "auto" is text on a terminal and JSON elsewhere.'
     )

@@ -1,9 +1,9 @@
 """A stand-in for the paid model: counts its calls in a file and does what the message tells it to.
 
-A message is words separated by spaces. `gate:NAME` waits until a file NAME exists beside the calls file,
-`retryable:N` and `final:N` fail the first N calls of the turn, `later:SECONDS` the first with a Retry-After,
-`raise:N` with an exception that can't be pickled, `stream:N` answers in N pieces, `work:SECONDS` takes its time,
-`short` answers with two letters. Any other word is echoed.
+A message is words separated by spaces. `gate:NAME` waits until a file NAME exists beside the calls file, `hold:NAME`
+does so when three quarters of the answer are written, `retryable:N` and `final:N` fail the first N calls of the turn,
+`later:SECONDS` the first with a Retry-After, `raise:N` with an exception that can't be pickled, `stream:N` answers in
+N pieces, `work:SECONDS` takes its time, `short` answers with two letters. Any other word is echoed.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
     note("begin")
     checkpoint("complete.in_call")
     words = request.message.split()
-    pieces = 1
+    pieces, held = 1, ""
     for word in words:
         name, _, value = word.partition(":")
         if name == "gate":
@@ -86,12 +86,16 @@ def complete(messages: Sequence[Message], request: ReplyRequest) -> Iterator[str
             raise UnpicklableError(request.message)
         elif name == "stream":
             pieces = int(value)
+        elif name == "hold":
+            pieces, held = 4, value
     answer = "ok" if "short" in words else f"re: {request.message} [{len(messages)} messages]"
     size = -(-len(answer) // pieces)
     for start in range(0, len(answer), size):
         yield answer[start : start + size]
         if pieces > 1:
             time.sleep(0.06)
+        while held and start == 2 * size and not (folder / held).exists():
+            time.sleep(0.01)
     note("end")
     yield Completion(text="", model="stand-in", input_tokens=len(messages), output_tokens=1)
 

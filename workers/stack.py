@@ -1,5 +1,6 @@
-"""Everything on one machine: an embedded Valkey, a worker and beat."""
+"""Everything on one machine: an embedded Valkey, a worker and beat, and the page."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from workers.valkey import EmbeddedValkey
+from workers.valkey import EmbeddedValkey, free_port
 
 STOP_SECONDS = 20.0
 URL_FILE = "redis-url"
@@ -24,6 +25,7 @@ class Stack:
         environment: More MEMORY_TASKS_ settings for worker and beat.
         redis_url: An existing Redis instead of the embedded one.
         concurrency: Threads of the worker.
+        web: Address and port of the page; None for no page.
 
     Example:
         >>> with Stack(Path("memory-tasks-data")) as stack:
@@ -36,11 +38,13 @@ class Stack:
         environment: Mapping[str, str] | None = None,
         redis_url: str | None = None,
         concurrency: int = 20,
+        web: tuple[str, int] | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self.redis_url = redis_url or ""
         self.environment: dict[str, str] = dict(environment or {})
         self._concurrency = concurrency
+        self._web = web
         self._exit = ExitStack()
         self._pause = threading.Event()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -60,8 +64,10 @@ class Stack:
                 **self.environment,
                 "MEMORY_TASKS_REDIS_URL": self.redis_url,
             }
-            self._start("beat", "beat", "--schedule", str(self.folder / "beat-schedule"), "--pidfile", "")
-            self._start(
+            if self._web:
+                self._serve(*self._web)
+            self._celery("beat", "beat", "--schedule", str(self.folder / "beat-schedule"), "--pidfile", "")
+            self._celery(
                 "worker", "worker", "-Q", "reply,persist,promote", "-P", "threads", "-c", str(self._concurrency),
                 "-n", f"memory-tasks-{os.getpid()}@%h", "--without-mingle", "--without-gossip",
             )  # fmt: skip
@@ -71,10 +77,26 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _serve(self, host: str, port: int) -> None:
+        # The operations view shows what the worker has counted.
+        metrics = str(free_port())
+        self.environment = {
+            "MEMORY_TASKS_METRICS_PORT": metrics,
+            "MEMORY_TASKS_METRICS_URLS": json.dumps([f"http://127.0.0.1:{metrics}/metrics"]),
+            **self.environment,
+        }
+        self._start(
+            "web", "uvicorn", "--factory", "workers.web:create_app", "--host", host, "--port", str(port),
+            "--no-access-log", "--timeout-graceful-shutdown", "3",
+        )  # fmt: skip
+
+    def _celery(self, name: str, *arguments: str) -> None:
+        self._start(name, "celery", "-A", "workers.app", *arguments, "--loglevel", "INFO")
+
+    def _start(self, name: str, module: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "workers.app", *arguments, "--loglevel", "INFO"],
+                [sys.executable, "-m", module, *arguments],
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,5 +1,6 @@
 """Commands that run the system, or talk to it."""
 
+import importlib.util
 import os
 import signal
 import sys
@@ -10,9 +11,11 @@ import typer
 from rich.text import Text
 
 from memory_tasks.cli.console import DATA, DataFolder, connected, console, errors, explained
-from memory_tasks.errors import MemoryTasksError
+from memory_tasks.errors import MemoryTasksError, SettingsError
 
 app = typer.Typer()
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def _stop_on_sigterm() -> None:
@@ -42,22 +45,41 @@ def demo() -> None:
 def up(
     data: DataFolder = DATA,
     concurrency: Annotated[int, typer.Option(help="Threads of the worker.")] = 20,
+    web: Annotated[bool, typer.Option("--web", help="Serve the page too; needs memory-tasks[web].")] = False,
+    host: Annotated[str, typer.Option(help="Address of the page.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the page.")] = 8000,
 ) -> None:
     """Run everything on this machine until Ctrl-C: an embedded Valkey, a worker and beat.
 
     Data stays in the folder. With MEMORY_TASKS_REDIS_URL set, that Redis is used and no Valkey is started.
+    The page has no login: whoever reaches it reads and erases what it remembers.
     """
     from workers.stack import Stack
 
     _stop_on_sigterm()
     with explained():
-        stack = Stack(data, redis_url=os.environ.get("MEMORY_TASKS_REDIS_URL"), concurrency=concurrency)
+        if web and importlib.util.find_spec("sse_starlette") is None:
+            raise SettingsError("the page needs an extra: pip install 'memory-tasks[web]'")
+        stack = Stack(
+            data,
+            redis_url=os.environ.get("MEMORY_TASKS_REDIS_URL"),
+            concurrency=concurrency,
+            web=(host, port) if web else None,
+        )
         try:
             with stack:
                 console.print(f"Running; logs and data in {stack.folder}. Ctrl-C stops.")
                 if "MEMORY_TASKS_REDIS_URL" not in os.environ:
                     console.print(f"For your web app:  export MEMORY_TASKS_REDIS_URL={stack.redis_url}")
                 console.print("Talk to it:        memory-tasks chat")
+                if web:
+                    console.print(f"Or in a browser:   http://{host}:{port}")
+                    if host not in LOOPBACK:
+                        errors.print(
+                            "Everybody who reaches that address reads and erases what is remembered: put your own "
+                            "login in front of it. MEMORY_TASKS_WEB_HOSTS names it for browsers.",
+                            style="yellow",
+                        )
                 while True:
                     stack.wait(1.0)
         except KeyboardInterrupt:
