@@ -1,4 +1,4 @@
-"""Django in one file: send a message and wait for its answer.
+"""Django in one file: send a message, wait for its answer, or watch it being written.
 
 memory-tasks up                            # in another terminal
 export MEMORY_TASKS_REDIS_URL=...          # as it says there
@@ -9,17 +9,18 @@ curl -H 'X-User: ann' -d '{"text": "hello"}' localhost:8000/chat/c1
 import json
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.core.wsgi import get_wsgi_application
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_GET, require_POST
 
-from memory_tasks import InvalidInputError, MemoryClient, TurnFailedError
+from memory_tasks import InvalidInputError, MemoryClient, TurnFailedError, UnknownTurnError
 
 settings.configure(
     ALLOWED_HOSTS=["localhost", "127.0.0.1"],
@@ -55,7 +56,27 @@ def say(request: HttpRequest, conversation: str) -> JsonResponse:
     return JsonResponse({"turn_id": reply.turn_id, "answer": reply.answer})
 
 
-urlpatterns = [path("chat/<str:conversation>", say)]
+@require_GET
+def events(request: HttpRequest, conversation: str, turn_id: str) -> JsonResponse | StreamingHttpResponse:
+    """The answer as server-sent events, from where the browser was."""
+    pending = memory().pending(current_user(request), conversation, turn_id)
+    try:
+        pending.status()
+    except UnknownTurnError:
+        return JsonResponse({"error": "no such turn"}, status=404)
+    after = request.headers.get("Last-Event-ID", "0-0")
+
+    def lines() -> Iterator[str]:
+        for event in pending.events(after=after):
+            yield f"id: {event.id}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"
+
+    return StreamingHttpResponse(lines(), content_type="text/event-stream")
+
+
+urlpatterns = [
+    path("chat/<str:conversation>", say),
+    path("chat/<str:conversation>/<str:turn_id>/events", events),
+]
 application = get_wsgi_application()
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Flask: send a message and wait for its answer.
+"""Flask: send a message, wait for its answer, or watch it being written.
 
 memory-tasks up                            # in another terminal
 export MEMORY_TASKS_REDIS_URL=...          # as it says there
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from flask import Flask, Response, jsonify, request
 
-from memory_tasks import InvalidInputError, MemoryClient, TurnFailedError
+from memory_tasks import InvalidInputError, MemoryClient, TurnFailedError, UnknownTurnError
 
 app = Flask(__name__)
 memory = MemoryClient.from_settings()
@@ -37,9 +37,13 @@ def say(conversation: str) -> tuple[Response, int] | Response:
 
 
 @app.get("/chat/<conversation>/<turn_id>/events")
-def events(conversation: str, turn_id: str) -> Response:
+def events(conversation: str, turn_id: str) -> tuple[Response, int] | Response:
     """The answer as server-sent events, from where the browser was."""
     pending = memory.pending(current_user(), conversation, turn_id)
+    try:
+        pending.status()
+    except UnknownTurnError:
+        return jsonify(error="no such turn"), 404
     after = request.headers.get("Last-Event-ID", "0-0")
 
     def lines() -> Iterator[str]:

@@ -292,6 +292,10 @@ def test_every_view_is_accessible(
     unlock(page)
     expect(page.locator("#checks")).to_contain_text("Redis")
     expect(page.locator("#failed tr").first).to_be_visible()
+    line = page.locator("#charts polyline").first
+    wait_for(lambda: len((line.get_attribute("points") or "").split()) > 1, "the charts to have lines")
+    web_system.client.reply(USER, f"{name}-2", "hello").wait_persisted()
+    wait_for(lambda: len((line.get_attribute("points") or "").split()) > 3, "the charts to have more")
     look(page, "operations", scheme, size, tmp_path)
     context.close()
     web_system.client.drop_failed(USER, name, f"{name}-dead")

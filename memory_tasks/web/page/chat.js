@@ -20,9 +20,15 @@ const form = document.getElementById("say");
 const text = document.getElementById("text");
 const remember = document.getElementById("remember");
 
+/** Whether the reader is at the end, where new text should be followed. */
+function isAtEnd() {
+  return log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+}
+
 /** One turn on the page. */
 class Turn {
-  constructor(conversation, { turn_id, user_message, assistant_message = "", state, created_at, remember }) {
+  constructor(conversation, found) {
+    const { turn_id, user_message, assistant_message = "", state, created_at, remember } = found;
     this.conversation = conversation;
     this.id = turn_id;
     this.at = created_at;
@@ -42,7 +48,7 @@ class Turn {
       element("div", {}, element("p", { class: "said" }, user_message), this.answer, element("div", { class: "row" }, this.badge, this.note)),
       this.memories,
     );
-    this.become(state);
+    this.become(state, reason(found));
   }
 
   get over() {
@@ -65,7 +71,7 @@ class Turn {
   async refresh() {
     const now = await request("GET", this.address());
     if (now.answer !== null) this.answer.textContent = now.answer;
-    this.become(now.state, now.error ? `in ${now.failed_step}: ${now.error}` : "");
+    this.become(now.state, reason(now));
   }
 
   async recall() {
@@ -107,8 +113,10 @@ class Turn {
       }
       if (!this.over) await pause(1000);
     }
+    const atEnd = isAtEnd();
     this.memories.open = true;
     await this.recall();
+    if (atEnd) log.scrollTop = log.scrollHeight;
   }
 
   listen() {
@@ -136,10 +144,15 @@ class Turn {
     if (call > this.call) this.answer.textContent = "";
     this.call = call;
     this.become("recalled");
-    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+    const atEnd = isAtEnd();
     this.answer.append(text);
     if (atEnd) log.scrollTop = log.scrollHeight;
   }
+}
+
+/** Why a turn has failed, if it has. */
+function reason({ failed_step, error }) {
+  return failed_step ? `in ${failed_step}: ${error}` : "";
 }
 
 function scores({ score, words, nearby, meaning }) {
@@ -226,7 +239,7 @@ export class Chat {
       if (!turn) this.add(found);
       else if (turn !== this.watched && found.state !== turn.state) {
         if (found.assistant_message) turn.answer.textContent = found.assistant_message;
-        turn.become(found.state, found.error ? `in ${found.failed_step}: ${found.error}` : "");
+        turn.become(found.state, reason(found));
       }
     }
     const ids = new Set(listed.map((found) => found.turn_id));

@@ -32,6 +32,7 @@ export class Operations {
       event.preventDefault();
       sessionStorage.setItem(TOKEN, token.value);
       unlock.reset();
+      notify("");
       this.open();
     });
   }
