@@ -4,7 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import promotion, recall, replies, scaling, stores, working
+from benchmarks import promotion, recall, replies, scaling, stores, streams, working
 from benchmarks.report import Report
 from workers.valkey import EmbeddedValkey
 
@@ -12,6 +12,7 @@ PARTS = {
     "replies": replies.run,
     "promotion": promotion.run,
     "working": working.run,
+    "streams": streams.run,
     "stores": stores.run,
     "recall": recall.run,
 }

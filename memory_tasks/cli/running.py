@@ -45,7 +45,7 @@ def demo() -> None:
 def up(
     data: DataFolder = DATA,
     concurrency: Annotated[int, typer.Option(help="Threads of the worker.")] = 20,
-    web: Annotated[bool, typer.Option("--web", help="Serve the page too; needs memory-tasks[web].")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Serve the page too; needs the extra web.")] = False,
     host: Annotated[str, typer.Option(help="Address of the page.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the page.")] = 8000,
 ) -> None:
