@@ -34,7 +34,7 @@ export class Chart {
     values.forEach((value, n) => {
       this.points[n].push(value);
       if (this.points[n].length > POINTS) this.points[n].shift();
-      this.values[n].textContent = value === null ? "–" : this.format(value);
+      if (value !== null) this.values[n].textContent = this.format(value);
     });
     const most = Math.max(1e-9, ...this.points.flat().filter((value) => value !== null));
     this.lines.forEach((line, n) => {
